@@ -67,7 +67,7 @@ def main() -> int:
     from train.run.checkpoint import Checkpoints
 
     cfg = load(args.config, ["batch=8"])
-    mesh.make(cfg, jax.devices()[:1])
+    mesh.make_training_mesh(cfg, jax.devices()[:1])
     state = jax.block_until_ready(jax.jit(fresh_state, static_argnums=0)(cfg))
     size = sum(a.nbytes for a in jax.tree.leaves(state))
 

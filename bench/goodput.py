@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 from bench.disk import warn_of_distortion
 from harness.disturbed import BUCKET, TPU, DisturbedRun, Losses
 from harness.faults import FAULTS, Fault
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud.local_cloud import clouds_directory
 
@@ -256,7 +256,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch,
     ):
         workers = 2 if options.short or options.cloud else 4
-        inventory = beside(
+        inventory = write_inventory(
             Path(scratch) / "inventory",
             tpu_fleet=[fleet_entry(TPU, workers, spot=True)],
             fleet_state=f"{BUCKET}/goodput",

@@ -56,7 +56,7 @@ def node(cloud: LocalCloud, name: str) -> dict:
     """Wait until a TPU is READY and return it."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        tpu_node = client.ask(cloud, "GET", f"{NODES}/{name}")
+        tpu_node = client.request(cloud, "GET", f"{NODES}/{name}")
         if tpu_node["state"] == "READY":
             return tpu_node
         time.sleep(0.5)
@@ -72,7 +72,7 @@ def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
     machines, server = machines_cpu_s(cloud), server_cpu_s(cloud)
     body = {"acceleratorType": accelerator, "runtimeVersion": "tpu-ubuntu2204-base"}
     for name in names:
-        client.ask(cloud, "POST", f"{NODES}?nodeId={name}", body)
+        client.request(cloud, "POST", f"{NODES}?nodeId={name}", body)
     ready = [node(cloud, name) for name in names]
     addresses = [
         IPv4Address(point["ipAddress"])
@@ -92,8 +92,8 @@ def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
     print(f"  memory                  {memory_gib:6.2f} GiB  (target for 32: {TARGET_GIB:.0f} GiB)")
     began = time.monotonic()
     for name in names:
-        client.ask(cloud, "DELETE", f"{NODES}/{name}")
-    while client.ask(cloud, "GET", NODES):
+        client.request(cloud, "DELETE", f"{NODES}/{name}")
+    while client.request(cloud, "GET", NODES):
         time.sleep(0.2)
     print(f"  all deleted after       {time.monotonic() - began:6.1f} s")
 

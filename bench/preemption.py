@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.disk import warn_of_distortion
 from bench.setup import by_script
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, write_inventory
 from harness.own_cloud import own_cloud
 from localcloud import client
 from localcloud.local_cloud import LocalCloud, clouds_directory
@@ -57,7 +57,7 @@ def main() -> int:
     warn_of_distortion(clouds_directory())
     with own_cloud("preemption") as cloud, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        inventory = beside(
+        inventory = write_inventory(
             folder / "inventory",
             fleet_state="gs://local-fleet/fleet",
             checkpoints="gs://local-fleet/checkpoints",
@@ -91,7 +91,7 @@ def outage(cloud: LocalCloud, recover: Callable[[], float]) -> Outage:
 
     ``recover`` returns the time at which the recovery ended (time.monotonic()).
     """
-    client.ask(cloud, "POST", f"/_localcloud/nodes/{TPU}:preempt")
+    client.request(cloud, "POST", f"/_localcloud/nodes/{TPU}:preempt")
     began = time.monotonic()
     with ThreadPoolExecutor() as pool:
         boot = pool.submit(boot_s, cloud)
@@ -118,15 +118,15 @@ def by_watch(fleet: Fleet) -> float:
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
     cloud = fleet.cloud
-    metadata = client.ask(cloud, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
-    client.ask(cloud, "DELETE", f"{NODES}/{TPU}")
+    metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
+    client.request(cloud, "DELETE", f"{NODES}/{TPU}")
     wait_until(lambda: not state_of(cloud))
     body = {
         "acceleratorType": "v4-16",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": metadata,
     }
-    client.ask(cloud, "POST", f"{NODES}?nodeId={TPU}", body)
+    client.request(cloud, "POST", f"{NODES}?nodeId={TPU}", body)
     wait_until(lambda: state_of(cloud) == "READY")
     by_script(fleet, TPU, ssh_config)
     return time.monotonic()
@@ -144,7 +144,7 @@ def wait_until(condition: Callable[[], bool]) -> float:
 
 def state_of(cloud: LocalCloud) -> str:
     """Return the TPU's state; empty if it does not exist."""
-    nodes = client.ask(cloud, "GET", NODES).get("nodes", [])
+    nodes = client.request(cloud, "GET", NODES).get("nodes", [])
     return next((node["state"] for node in nodes if node["name"].endswith(f"/{TPU}")), "")
 
 

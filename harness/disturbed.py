@@ -134,7 +134,7 @@ class DisturbedRun:
         """Preempt the run's TPU, ``warning_s`` seconds after the workers were warned."""
         body = {"warningSeconds": warning_s} if warning_s else {}
         node = f"/_localcloud/locations/{self.zone()}/nodes/{TPU}"
-        client.ask(self.fleet.cloud, "POST", f"{node}:preempt", body)
+        client.request(self.fleet.cloud, "POST", f"{node}:preempt", body)
 
     def zone(self) -> str:
         """Return the zone of the run's TPU, as recorded at its last launch."""

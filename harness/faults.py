@@ -96,7 +96,7 @@ def _api_fails(run: DisturbedRun) -> None:
 
 def _api_answers(run: DisturbedRun) -> bool:
     try:
-        client.ask(run.fleet.cloud, "GET", "/v2/projects/local-fleet/locations")
+        client.request(run.fleet.cloud, "GET", "/v2/projects/local-fleet/locations")
     except CloudError:
         return False
     return True
@@ -197,8 +197,8 @@ def _same_name(run: DisturbedRun) -> None:
     other_zone = OTHER_ZONE if run.zone() == HOME_ZONE else HOME_ZONE
     nodes = f"/v2/projects/local-fleet/locations/{other_zone}/nodes"
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    client.ask(run.fleet.cloud, "POST", f"{nodes}?nodeId={TPU}", body)
-    get_foreign = lambda: client.ask(run.fleet.cloud, "GET", f"{nodes}/{TPU}")  # noqa: E731
+    client.request(run.fleet.cloud, "POST", f"{nodes}?nodeId={TPU}", body)
+    get_foreign = lambda: client.request(run.fleet.cloud, "GET", f"{nodes}/{TPU}")  # noqa: E731
     try:
         assert run.wait(lambda: get_foreign()["state"] == "READY", 300)
         before = get_foreign()
@@ -209,7 +209,7 @@ def _same_name(run: DisturbedRun) -> None:
         assert (after["id"], after["state"]) == (before["id"], "READY")
         assert after.get("labels", {}) == before.get("labels", {})
     finally:
-        client.ask(run.fleet.cloud, "DELETE", f"{nodes}/{TPU}")
+        client.request(run.fleet.cloud, "DELETE", f"{nodes}/{TPU}")
 
 
 def _hostile_record(run: DisturbedRun) -> None:

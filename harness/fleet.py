@@ -45,7 +45,7 @@ def fleet_entry(tpu: str, workers: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-def beside(folder: Path, **variables: Any) -> Path:
+def write_inventory(folder: Path, **variables: Any) -> Path:
     """Write an inventory without hosts to the new directory ``folder``; return ``folder``.
 
     ``variables`` are the variables that the inventory sets for all hosts.

@@ -162,7 +162,7 @@ def restored_here(cfg: Config, contract: Contract) -> Any:
     from train.run.restore import restored_params
 
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    return restored_params(cfg, contract, corpus, mesh.over(jax.devices()))
+    return restored_params(cfg, contract, corpus, mesh.make_mesh(jax.devices()))
 
 
 def clean_environment() -> dict[str, str]:

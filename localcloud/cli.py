@@ -79,7 +79,7 @@ def clean(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
 
 def status(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Show the cloud's TPUs, workers and queued resources."""
-    state = client.ask(local_cloud, "GET", "/_localcloud/status")
+    state = client.request(local_cloud, "GET", "/_localcloud/status")
     if options.json:
         print_line(json.dumps(state, indent=2))
         return
@@ -108,7 +108,7 @@ def preempt(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Preempt a TPU: delete its machines and set its state to PREEMPTED."""
     body = {"warningSeconds": options.warning}
     path = faults_cli.node_path(options.zone, options.tpu)
-    client.ask(local_cloud, "POST", f"{path}:preempt", body)
+    client.request(local_cloud, "POST", f"{path}:preempt", body)
     if options.warning:
         print_line(f"{options.tpu} will be preempted in {options.warning:g} s")
     else:

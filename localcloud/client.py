@@ -16,7 +16,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TIMEOUT_S = 60
 
 
-def ask(cloud: LocalCloud, method: str, path: str, body: object = None) -> dict:
+def request(cloud: LocalCloud, method: str, path: str, body: object = None) -> dict:
     """Send one request to a running cloud and return the JSON object in the response.
 
     Raises CloudError if the API returns an error (with the API's message) or does not respond.

@@ -80,7 +80,7 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) 
     if is_served(cloud):
         running = settings.read(cloud)
         choices.check_address_unchanged(cloud, running, options)
-        client.ask(cloud, "GET", "/_localcloud/status")
+        client.request(cloud, "GET", "/_localcloud/status")
         bucket.up(cloud, network.Network(cloud, IPv4Network(running.subnet)).gateway, report)
         settings.hand_over(cloud)
         return running
@@ -228,7 +228,7 @@ def _start_server(cloud: LocalCloud) -> None:
         # Until the endpoint file exists, service-account.json may have a previous server's port.
         with contextlib.suppress(CloudError):
             if cloud.endpoint.exists():
-                client.ask(cloud, "GET", "/_localcloud/status")
+                client.request(cloud, "GET", "/_localcloud/status")
                 return
         if server.poll() is not None:
             break

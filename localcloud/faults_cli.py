@@ -152,10 +152,12 @@ def run(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
         yield from handlers[options.fault](cloud, options)
     elif options.fault == "show":
         yield from _format_faults(
-            {**client.ask(cloud, "GET", _FAULTS), "workers": _worker_faults(cloud)}
+            {**client.request(cloud, "GET", _FAULTS), "workers": _worker_faults(cloud)}
         )
     else:
-        yield from _format_faults(client.ask(cloud, "POST", f"{_FAULTS}:add", _request(options)))
+        yield from _format_faults(
+            client.request(cloud, "POST", f"{_FAULTS}:add", _request(options))
+        )
 
 
 def _request(options: argparse.Namespace) -> dict[str, Any]:
@@ -176,11 +178,11 @@ def _request(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _clear(cloud: LocalCloud, _options: argparse.Namespace) -> Iterator[str]:
-    yield from _format_faults(client.ask(cloud, "POST", f"{_FAULTS}:clear"))
+    yield from _format_faults(client.request(cloud, "POST", f"{_FAULTS}:clear"))
 
 
 def _worker_faults(cloud: LocalCloud) -> list[str]:
-    workers = client.ask(cloud, "GET", "/_localcloud/workerFaults")["workers"]
+    workers = client.request(cloud, "GET", "/_localcloud/workerFaults")["workers"]
     return [
         f"{worker['worker']} in {worker['zone']}: {', '.join(worker['faults'])}"
         for worker in workers
@@ -195,12 +197,12 @@ def _worker(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
         late_fault = {"worker": options.worker, "delaySeconds": options.delaySeconds, "times": 1}
         zone = {"zone": options.zone} if options.zone else {}
         yield from _format_faults(
-            client.ask(cloud, "POST", f"{_FAULTS}:add", {"late": [{**late_fault, **zone}]})
+            client.request(cloud, "POST", f"{_FAULTS}:add", {"late": [{**late_fault, **zone}]})
         )
         return
     _, verb, fault = _WORKER_ACTIONS[options.action]
     body = {"workerIds": [index], **({"fault": fault} if fault else {})}
-    client.ask(cloud, "POST", f"{node_path(options.zone, tpu)}:{verb}", body)
+    client.request(cloud, "POST", f"{node_path(options.zone, tpu)}:{verb}", body)
     yield f"{options.worker}: {options.action} succeeded"
 
 
@@ -221,12 +223,12 @@ def _health(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
         body["healthDescription"] = options.description
     if options.symptom:
         body["symptoms"] = [{"symptomType": options.symptom, "workerId": options.worker}]
-    node = client.ask(cloud, "POST", f"{node_path(options.zone, options.tpu)}:setHealth", body)
+    node = client.request(cloud, "POST", f"{node_path(options.zone, options.tpu)}:setHealth", body)
     yield f"{options.tpu} is {node['state']}, {node.get('health', 'health unknown')}"
 
 
 def _maintenance(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str]:
-    nodes = client.ask(cloud, "GET", "/_localcloud/status")["nodes"]
+    nodes = client.request(cloud, "GET", "/_localcloud/status")["nodes"]
     node_zones = [node["zone"] for node in nodes if node["name"] == options.tpu]
     zones = [zone for zone in node_zones if options.zone in (None, zone)]
     if len(zones) != 1:
@@ -238,5 +240,5 @@ def _maintenance(cloud: LocalCloud, options: argparse.Namespace) -> Iterator[str
         )
     path = f"/v2alpha1/{PARENT}/locations/{zones[0]}/nodes/{options.tpu}"
     body = {"workerIds": [options.worker]}
-    client.ask(cloud, "POST", f"{path}:simulateMaintenanceEvent", body)
+    client.request(cloud, "POST", f"{path}:simulateMaintenanceEvent", body)
     yield f"{options.tpu} is REPAIRING: its worker {options.worker} reboots"

@@ -156,7 +156,7 @@ def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
     from train.run import mesh
     from train.run.restore import restored_params
 
-    devices = mesh.over(jax.devices())
+    devices = mesh.make_mesh(jax.devices())
     return restored_params(job.cfg, job.contract, corpus, devices, job.args.step), devices
 
 

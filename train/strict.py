@@ -23,19 +23,19 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits of a number, inclusive; with ``above``, the number must be greater than ``least``."""
+    """Limits of a number, inclusive; with ``above``, it must be greater than ``minimum``."""
 
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
     above: bool = False
 
     def holds(self, value: float) -> bool:
         """Return whether ``value`` is within the limits; NaN never is."""
-        return self.least <= value <= self.most and not (self.above and value == self.least)
+        return self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
 
     def __str__(self) -> str:
-        low = f"above {self.least}" if self.above else f"at least {self.least}"
-        return low if self.most == math.inf else f"{low} and at most {self.most}"
+        low = f"above {self.minimum}" if self.above else f"at least {self.minimum}"
+        return low if self.maximum == math.inf else f"{low} and at most {self.maximum}"
 
 
 def read(path: Path) -> dict[str, Any]:

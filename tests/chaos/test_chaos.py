@@ -13,7 +13,7 @@ import pytest
 
 from harness.disturbed import BUCKET, TPU, DisturbedRun, Losses
 from harness.faults import HOME_ZONE, OTHER_ZONE, Fault, select_faults
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, write_inventory
 from harness.own_cloud import EXISTING, own_or_existing_cloud
 from localcloud import client
 
@@ -62,7 +62,7 @@ def fleet(tmp_path_factory):
         "spot": True,
     }
     with own_or_existing_cloud("chaos") as cloud:
-        inventory = beside(
+        inventory = write_inventory(
             tmp_path_factory.mktemp("inventory"),
             tpu_fleet=[tpu],
             fleet_state=f"{BUCKET}/fleet",
@@ -101,7 +101,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: DisturbedRun, fault: F
         ),
         BACK_WITHIN_S,
     )
-    client.ask(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
+    client.request(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"
     assert re.search(fault.log_pattern, disturbed.watch_log(offset)), disturbed.watch_log(offset)
@@ -109,7 +109,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: DisturbedRun, fault: F
 
 
 def test_no_fault_leaks_a_node_machine_or_run(disturbed: DisturbedRun):
-    nodes = client.ask(
+    nodes = client.request(
         disturbed.fleet.cloud, "GET", "/v2/projects/local-fleet/locations/-/nodes"
     ).get("nodes", [])
     workers = disturbed.workers()

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
     check_environment,
     cron_line,
     cron_times,
-    playbook_words,
+    playbook_arguments,
     service,
     timer_unit,
     with_line,
@@ -61,7 +61,7 @@ def test_a_destructive_verb_needs_a_time_and_is_never_written_to_a_crontab(verb)
 
 
 def test_a_scheduled_delete_names_its_tpu_by_zone_and_id():
-    assert playbook_words("delete", "pod", ["inv"], "us-central2-b", "123") == (
+    assert playbook_arguments("delete", "pod", ["inv"], "us-central2-b", "123") == (
         *("-i", "inv", "playbooks/delete.yml", "-e", "tpu=pod", "-e", "zone=us-central2-b"),
         *("-e", "node_id=123", "-e", "yes=true"),
     )
@@ -73,7 +73,7 @@ def test_a_scheduled_delete_names_its_tpu_by_zone_and_id():
 )
 def test_a_delete_without_zone_and_id_is_not_scheduled(zone, node_id):
     with pytest.raises(ScheduleError, match="the zone and the id"):
-        playbook_words("delete", "pod", [], zone, node_id)
+        playbook_arguments("delete", "pod", [], zone, node_id)
 
 
 def test_an_environment_variable_with_a_line_break_is_refused():
@@ -216,7 +216,7 @@ def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
     ],
 )
 def test_an_argument_of_a_command_is_quoted_for_systemd(argument, written):
-    text = service(replace(WATCH, words=("first", argument)))
+    text = service(replace(WATCH, arguments=("first", argument)))
 
     assert text.endswith(f"\nExecStart=:/venv/bin/ansible-playbook first {written}\n")
 
@@ -246,7 +246,7 @@ def test_a_crontab_line_has_a_lock_and_a_timeout(monkeypatch):
     ],
 )
 def test_the_command_of_a_timer_has_inventories_playbook_and_options(arguments, expected):
-    assert playbook_words(*arguments) == expected
+    assert playbook_arguments(*arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_the_command_of_a_timer_has_inventories_playbook_and_options(arguments, 
 )
 def test_a_report_is_published_only_to_an_html_file_in_a_bucket(publish):
     with pytest.raises(ScheduleError, match=r"expected gs://BUCKET/NAME\.html"):
-        playbook_words("report", "", [], publish=publish)
+        playbook_arguments("report", "", [], publish=publish)
 
 
 @pytest.mark.parametrize(

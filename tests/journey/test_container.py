@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.local_cloud import PROJECT_ROOT
@@ -88,7 +88,7 @@ def script(fleet: Fleet, worker: str, text: str) -> str:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inventory")
-    inventory = beside(folder, tpu_fleet=[fleet_entry("hub", 1)])
+    inventory = write_inventory(folder, tpu_fleet=[fleet_entry("hub", 1)])
     with own_or_existing_cloud("container") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
@@ -201,7 +201,7 @@ def test_the_token_is_in_no_file_or_log_of_the_workers(fleet, image):
 def test_a_preempted_run_pulls_the_image_again_and_its_checkpoint_is_fetched(
     fleet, image, tmp_path
 ):
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/pod:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/pod:preempt")
     for _ in range(4):
         fleet.must_play("playbooks/watch.yml")
         if "READY" in fleet.must_run("ansible-inventory", "--host", "pod-w0"):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 
@@ -18,11 +18,11 @@ SMALL = ("-e", "config=train/configs/shakespeare.yml", "-e", "wait=done")
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPUS])
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), tpu_fleet=[TPUS])
     with own_or_existing_cloud("cookbook") as cloud:
         fleet = Fleet(cloud, inventory)
         shortage = [{"acceleratorType": "v4-8", "times": 1}]
-        client.ask(cloud, "POST", "/_localcloud/faults", {"capacity": shortage})
+        client.request(cloud, "POST", "/_localcloud/faults", {"capacity": shortage})
         fleet.must_play("playbooks/create.yml", "-e", "wait_for_capacity=600")
         fleet.must_play("setup.yml")
         yield fleet

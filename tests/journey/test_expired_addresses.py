@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_cloud
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
@@ -13,7 +13,7 @@ EXPORTS = "/etc/exports.d/tpufleet-mnt-shared.exports"
 def fleet(tmp_path_factory):
     tpus = [fleet_entry(name, 1) for name in ("stays", "goes", "gone")]
     shared = [{"kind": "nfs", "path": "/mnt/shared", "server": "stays-w0"}]
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=shared)
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=shared)
     with own_cloud("expired") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")

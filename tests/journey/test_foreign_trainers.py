@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry, unpack
+from harness.fleet import Fleet, fleet_entry, unpack, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.local_cloud import PROJECT_ROOT
@@ -113,7 +113,7 @@ def fleet(tmp_path_factory, trainer):
     publish(wheels, OWN, "1.0")  # a package that is in no index
     folder = tmp_path_factory.mktemp("inventory")
     tpu = fleet_entry("own", trainer.workers)
-    inventory = beside(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))
+    inventory = write_inventory(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))
     with own_or_existing_cloud("foreign") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
@@ -186,7 +186,7 @@ def test_a_preempted_run_resumes_with_the_packages_it_was_launched_with(
     fleet.must_play(*launch)
     assert wait_for(fleet, trainer, trainer.resumed) >= safe
     before = environment(fleet, trainer)
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/own:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/own:preempt")
 
     for _ in range(4):
         played = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)

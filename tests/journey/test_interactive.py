@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry, fleet_set_up
+from harness.fleet import Fleet, fleet_entry, fleet_set_up, write_inventory
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKER = "solo-w0"
@@ -19,7 +19,9 @@ HOLD = "import time; held = open('/dev/accel0'); time.sleep(600)"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     """One worker, set up with the project's lock file."""
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("solo", 1)])
+    inventory = write_inventory(
+        tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("solo", 1)]
+    )
     with fleet_set_up("interactive", inventory) as fleet:
         yield fleet
 

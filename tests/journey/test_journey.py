@@ -191,7 +191,7 @@ def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_
     processes.end(f"--directory={fleet.cloud.directory}", grace_s=10)
     cloud.up(fleet.cloud, report=print)
     deadline = time.monotonic() + 120
-    while (node := client.ask(fleet.cloud, "GET", NODE))["state"] != "READY":
+    while (node := client.request(fleet.cloud, "GET", NODE))["state"] != "READY":
         assert time.monotonic() < deadline, node
         time.sleep(0.3)
 
@@ -256,7 +256,7 @@ def test_the_checkpoint_of_a_foreign_trainer_is_fetched(fleet, tmp_path):
 
 
 def test_a_preempted_tpu_is_listed_but_not_contacted(fleet):
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
     groups = fleet.groups()
     assert groups["state_PREEMPTED"] == ["demo"]
     assert groups.get("tpu", []) == []
@@ -266,10 +266,10 @@ def test_delete_without_a_terminal_deletes_nothing(fleet):
     refused = fleet.play("playbooks/delete.yml")
     assert refused.code != 0
     assert "yes=true" in refused.output
-    assert client.ask(fleet.cloud, "GET", NODE)["state"] == "PREEMPTED"
+    assert client.request(fleet.cloud, "GET", NODE)["state"] == "PREEMPTED"
 
 
 def test_delete_is_idempotent(fleet):
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
-    assert client.ask(fleet.cloud, "GET", NODE.rpartition("/")[0]) == {}
+    assert client.request(fleet.cloud, "GET", NODE.rpartition("/")[0]) == {}
     assert fleet.must_play("playbooks/delete.yml", "-e", "yes=true").changed() == 0

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, write_inventory
 from harness.own_cloud import EXISTING, own_or_existing_cloud
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
@@ -34,7 +34,7 @@ NO_PROCESS = (
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
     with own_or_existing_cloud("kill") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")

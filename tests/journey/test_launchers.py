@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry, fleet_set_up
+from harness.fleet import Fleet, fleet_entry, fleet_set_up, write_inventory
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 RANKS = """
@@ -18,7 +18,9 @@ print("rank", *(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("pod", 2)])
+    inventory = write_inventory(
+        tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("pod", 2)]
+    )
     with fleet_set_up("launch", inventory) as fleet:
         yield fleet
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_set_up
+from harness.fleet import Fleet, fleet_set_up, write_inventory
 from localcloud.machines import processes
 
 pytestmark = pytest.mark.machines
@@ -37,7 +37,7 @@ MAX_CONNECTIONS, CONNECT_TIMEOUT_S = 500, 1.0
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     # In the inventory, because watch.yml and restart.yml take the secrets from there.
-    inventory = beside(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
     with fleet_set_up("no-way-in", inventory) as fleet:
         yield fleet
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_cloud
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
@@ -17,7 +17,9 @@ MOUNT = {"kind": "disk", "disk": "corpus", "path": "/mnt/disks/my-corpus"}
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     tpus = [fleet_entry(name, n, data_disks=DISKS) for name, n in (("pod", 2), ("other", 1))]
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=[MOUNT])
+    inventory = write_inventory(
+        tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus, mounts=[MOUNT]
+    )
     with own_cloud("shared-disk") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")

@@ -101,7 +101,7 @@ def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
     wait_for(lambda: len(leader.stored("metrics")) > 100)
     names = ("metrics", "log")
     written = {name: leader.written(name) for name in names}
-    client.ask(fleet.cloud, "POST", f"{NODE}:powerOff", {"workerIds": ["0"]})
+    client.request(fleet.cloud, "POST", f"{NODE}:powerOff", {"workerIds": ["0"]})
 
     for name in names:
         stored, cut_at = leader.stored(name), written[name][-1]["time"]
@@ -112,7 +112,7 @@ def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
 
 def test_lines_missing_after_a_power_cut_are_stored_after_the_boot(fleet):
     leader = Output(fleet, 0)
-    client.ask(fleet.cloud, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
+    client.request(fleet.cloud, "POST", f"{NODE}:powerOn", {"workerIds": ["0"]})
     wait_for(lambda: leader.stored("log") == leader.written("log"))
     wait_for(lambda: leader.stored("metrics") == leader.written("metrics"))
     other = Output(fleet, 1)

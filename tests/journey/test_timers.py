@@ -5,7 +5,7 @@ A cloud that TPUFLEET_TEST_CLOUD names needs a worker demo-w0.
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
@@ -37,7 +37,9 @@ class Controller:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("demo", 1)])
+    inventory = write_inventory(
+        tmp_path_factory.mktemp("inventory"), tpu_fleet=[fleet_entry("demo", 1)]
+    )
     with own_or_existing_cloud("timers") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")

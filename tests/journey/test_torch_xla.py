@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, beside, fleet_entry
+from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
 from localcloud.local_cloud import PROJECT_ROOT
@@ -26,7 +26,7 @@ SETUP_SECONDS = 1800
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, code):
     folder, requirements = tmp_path_factory.mktemp("inventory"), f"{code}/mine.in"
-    inventory = beside(
+    inventory = write_inventory(
         folder,
         tpu_fleet=[fleet_entry("solo", 1)],
         requirements=requirements,
@@ -97,7 +97,7 @@ def test_status_and_logs_show_the_state_and_completions(fleet, tmp_path):
 
 def test_a_preempted_run_resumes_and_its_checkpoint_is_fetched(fleet, tmp_path):
     saved = int(fleet.wait_for_log("gpt", RESUMED)[1])
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/solo:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/solo:preempt")
 
     for _ in range(4):
         played = fleet.play("playbooks/watch.yml", limit_s=SETUP_SECONDS)

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from harness.fleet import Fleet, PlaybookResult, beside, fleet_entry, fleet_set_up
+from harness.fleet import Fleet, PlaybookResult, fleet_entry, fleet_set_up, write_inventory
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 WORKERS = ("demo-w0", "demo-w1")
@@ -18,7 +18,7 @@ ON_DEMAND = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=ON_DEMAND)
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), tpu_fleet=ON_DEMAND)
     with fleet_set_up("unshared", inventory, mnt_shared="local") as fleet:
         yield fleet
 

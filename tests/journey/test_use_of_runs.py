@@ -5,7 +5,7 @@ import re
 import pytest
 from safetensors.numpy import load_file
 
-from harness.fleet import beside, fleet_entry, fleet_set_up
+from harness.fleet import fleet_entry, fleet_set_up, write_inventory
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 SMALL = "steps=6 checkpoint.every=3 model.layers=1 model.width=32 batch=4 compute.fsdp=null"
@@ -16,7 +16,7 @@ SET = f"set='\"{SMALL} sample.length=20\"'"
 def fleet(tmp_path_factory):
     """Two TPUs and a done run on two workers, over which its parameters were sharded."""
     tpus = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
-    inventory = beside(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
+    inventory = write_inventory(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
     with fleet_set_up("use", inventory) as fleet:
         config = ("-e", "config=train/configs/shakespeare.yml", "-e", SET.replace("'", ""))
         fleet.must_play("train.yml", "-e", "run=mine", "-e", "tpu=demo", "-e", "wait=done", *config)

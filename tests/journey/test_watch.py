@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.goodput import by_cause
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import TimeUse
 
-from harness.fleet import Fleet, beside
+from harness.fleet import Fleet, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import bucket, client
 
@@ -35,7 +35,7 @@ DONE_BY = 30
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     with own_or_existing_cloud("watch") as cloud:
-        inventory = beside(
+        inventory = write_inventory(
             tmp_path_factory.mktemp("inventory"),
             fleet_state=f"{BUCKET}/fleet",
             checkpoints=f"{BUCKET}/checkpoints",
@@ -75,7 +75,7 @@ def test_a_preempted_tpu_is_recreated_and_the_run_resumes_with_the_same_losses(
     while fleet.metrics("cut")[-1]["step"] < 50 and time.monotonic() < deadline:
         time.sleep(0.3)
     before = {line["step"]: line["loss"] for line in fleet.metrics("cut")}
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
 
     fleet.must_play("playbooks/watch.yml")
     log = history(fleet)
@@ -139,7 +139,7 @@ def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
     while not list(fleet.cloud.bucket.rglob("checkpoints/finished/tpufleet-done.json")):
         assert time.monotonic() < deadline
         time.sleep(0.3)
-    client.ask(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
+    client.request(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
 
     fleet.must_play("playbooks/watch.yml")
 

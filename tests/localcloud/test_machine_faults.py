@@ -43,7 +43,7 @@ def workers(local_cloud, key) -> list[str]:
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": metadata(key),
     }
-    client.ask(local_cloud, "POST", f"{NODES}?nodeId=pod", body)
+    client.request(local_cloud, "POST", f"{NODES}?nodeId=pod", body)
     node = until(lambda: ready(local_cloud), 120)
     return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
 
@@ -57,13 +57,13 @@ def answers_ssh(address: str, timeout_s: float) -> bool:
 
 
 def ready(local_cloud: LocalCloud) -> dict | None:
-    node = client.ask(local_cloud, "GET", f"{NODES}/pod")
+    node = client.request(local_cloud, "GET", f"{NODES}/pod")
     return node if node["state"] == "READY" else None
 
 
 def fault(local_cloud: LocalCloud, verb: str, worker: int, fault: str | None = None) -> None:
     body = {"workerIds": [str(worker)], **({"fault": fault} if fault else {})}
-    client.ask(local_cloud, "POST", f"/_localcloud/nodes/pod:{verb}", body)
+    client.request(local_cloud, "POST", f"/_localcloud/nodes/pod:{verb}", body)
 
 
 def test_a_worker_gets_its_number_from_the_metadata_server(workers, key):
@@ -85,9 +85,9 @@ def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
     public = other_key.with_suffix(".pub").read_text()
     metadata_of_both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
 
-    client.ask(local_cloud, "PATCH", patch, {"metadata": metadata_of_both})
+    client.request(local_cloud, "PATCH", patch, {"metadata": metadata_of_both})
     until(lambda: ssh(other_key, workers[1], "sudo -n true", "ada").returncode == 0)
-    client.ask(local_cloud, "PATCH", patch, {"metadata": metadata(key)})
+    client.request(local_cloud, "PATCH", patch, {"metadata": metadata(key)})
     until(lambda: ssh(other_key, workers[1], "true", "ada").returncode != 0)
 
     assert ssh(key, workers[1], "true").returncode == 0
@@ -96,7 +96,7 @@ def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
 def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers, key):
     fault(local_cloud, "inject", 1, "hang")
     has_answered = answers_ssh(workers[1], 1.0)
-    state = client.ask(local_cloud, "GET", f"{NODES}/pod")["state"]
+    state = client.request(local_cloud, "GET", f"{NODES}/pod")["state"]
     fault(local_cloud, "clear", 1, "hang")
 
     assert not has_answered
@@ -109,7 +109,7 @@ def test_a_cut_worker_is_unreachable_and_loses_no_process(local_cloud, workers, 
     fault(local_cloud, "inject", 1, "cut")
     is_reachable = answers_ssh(workers[1], 1.0)
     neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
-    client.ask(local_cloud, "POST", "/_localcloud/faults:clear")
+    client.request(local_cloud, "POST", "/_localcloud/faults:clear")
 
     assert not is_reachable
     assert neighbour != 0
@@ -133,7 +133,7 @@ def test_a_powered_off_worker_has_its_files_after_a_boot(local_cloud, workers, k
     ssh(key, workers[1], "echo kept > ~/before; sync")
     fault(local_cloud, "powerOff", 1)
     assert not answers_ssh(workers[1], 1.0)
-    keys = client.ask(
+    keys = client.request(
         local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"}
     )
     assert len(keys["guestAttributes"]) == 2
@@ -145,7 +145,7 @@ def test_a_powered_off_worker_has_its_files_after_a_boot(local_cloud, workers, k
 def test_a_maintenance_runs_the_shutdown_and_startup_scripts(local_cloud, workers, key):
     name = ssh(key, workers[0], "hostname").stdout.strip()
     path = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
-    client.ask(local_cloud, "POST", path, {"workerIds": ["0"]})
+    client.request(local_cloud, "POST", path, {"workerIds": ["0"]})
     until(lambda: ready(local_cloud), 120)
 
     assert (local_cloud.shared / f"shutdown-{name}").read_text() == "down\n"
@@ -160,13 +160,14 @@ def test_an_announced_preemption_shuts_guests_down_and_deletes_their_machines(
     wait = f"{ASK}/instance/preempted?wait_for_change=true > /mnt/shared/preempted"
     ssh(key, workers[0], f"nohup sh -c {shlex.quote(wait)} > /dev/null 2>&1 & sleep 1")
 
-    client.ask(local_cloud, "POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 20})
+    client.request(local_cloud, "POST", "/_localcloud/nodes/pod:preempt", {"warningSeconds": 20})
 
     until(lambda: (local_cloud.shared / "preempted").read_text() == "TRUE", 20)
     until(lambda: all((local_cloud.shared / f"shutdown-{name}").exists() for name in names), 20)
     state = until(
         lambda: (
-            client.ask(local_cloud, "GET", f"{NODES}/pod")["state"] == "PREEMPTED" and "PREEMPTED"
+            client.request(local_cloud, "GET", f"{NODES}/pod")["state"] == "PREEMPTED"
+            and "PREEMPTED"
         )
     )
     assert state == "PREEMPTED"

@@ -22,7 +22,7 @@ READY_DEADLINE_S = 120
 
 def wait_for_ready(local_cloud: LocalCloud, name: str) -> dict:
     def poll() -> dict | None:
-        node = client.ask(local_cloud, "GET", f"{NODES}/{name}")
+        node = client.request(local_cloud, "GET", f"{NODES}/{name}")
         return node if node["state"] == "READY" else None
 
     return until(poll, READY_DEADLINE_S)
@@ -54,7 +54,7 @@ def create(local_cloud: LocalCloud, key: Path, name: str) -> None:
         "runtimeVersion": "tpu-ubuntu2204-base",
         "metadata": {"ssh-keys": f"tpu:{public}"},
     }
-    client.ask(local_cloud, "POST", f"{NODES}?nodeId={name}", body)
+    client.request(local_cloud, "POST", f"{NODES}?nodeId={name}", body)
 
 
 def addresses(node: dict) -> list[str]:
@@ -96,7 +96,7 @@ def test_workers_resolve_each_others_and_their_own_names(local_cloud, pod, key):
 
 
 def test_guest_attributes_are_sshds_host_keys(local_cloud, pod, key):
-    reply = client.ask(
+    reply = client.request(
         local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"}
     )
     for address, attributes in zip(addresses(pod), reply["guestAttributes"], strict=True):
@@ -149,10 +149,10 @@ def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
 def test_a_maintained_worker_is_reachable_by_its_new_external_address(local_cloud, pod, key):
     maintain = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
     patch = f"{NODES}/pod?updateMask=networkConfig.enableExternalIps"
-    client.ask(local_cloud, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
+    client.request(local_cloud, "PATCH", patch, {"networkConfig": {"enableExternalIps": True}})
     ssh(key, addresses(pod)[1], "echo kept > ~/maintained; sync")
 
-    client.ask(local_cloud, "POST", maintain, {"workerIds": ["1"]})
+    client.request(local_cloud, "POST", maintain, {"workerIds": ["1"]})
 
     endpoint = wait_for_ready(local_cloud, "pod")["networkEndpoints"][1]
     external = endpoint["accessConfig"]["externalIp"]
@@ -198,7 +198,7 @@ def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
     try:
         assert not IPv4Network(second_settings.subnet).overlaps(IPv4Network(first_settings.subnet))
         assert second_settings.port != first_settings.port
-        assert client.ask(second_cloud, "GET", NODES) == {}
+        assert client.request(second_cloud, "GET", NODES) == {}
     finally:
         cloud.down(second_cloud, report=print)
     first, second = addresses(pod)
@@ -212,11 +212,11 @@ def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
 def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud, pod, key):
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base",
             "schedulingConfig": {"spot": True}}  # fmt: skip
-    client.ask(local_cloud, "POST", f"{NODES}?nodeId=spot", body)
+    client.request(local_cloud, "POST", f"{NODES}?nodeId=spot", body)
     wait_for_ready(local_cloud, "spot")
     before = set(local_cloud.machines.glob("*"))
-    client.ask(local_cloud, "POST", "/_localcloud/nodes/spot:preempt")
-    assert client.ask(local_cloud, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
+    client.request(local_cloud, "POST", "/_localcloud/nodes/spot:preempt")
+    assert client.request(local_cloud, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
     deleted = before - set(local_cloud.machines.glob("*"))
     assert len(deleted) == 1
     assert processes.with_argument(f"--directory={deleted.pop() / 'root'}") == []
@@ -226,7 +226,7 @@ def test_down_leaves_nothing_of_a_cloud():
     local_cloud = LocalCloud.of(f"test-down-{os.getpid()}")
     cloud.up(local_cloud, report=print)
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
+    client.request(local_cloud, "POST", f"{NODES}?nodeId=one", body)
     wait_for_ready(local_cloud, "one")
     result = subprocess.run(
         [sys.executable, "-m", "localcloud", "--name", local_cloud.name, "down", "--yes"],

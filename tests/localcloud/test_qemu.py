@@ -48,9 +48,10 @@ def key(tmp_path_factory):
 @pytest.fixture(scope="module")
 def node(local_cloud, key, tmp_path_factory):
     for disk in MODES:
-        client.ask(local_cloud, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
+        client.request(local_cloud, "POST", DISKS, {"name": disk, "sizeGb": str(SIZE_GIB)})
         until(
-            lambda d=disk: client.ask(local_cloud, "GET", f"{DISKS}/{d}")["status"] == "READY", 60
+            lambda d=disk: client.request(local_cloud, "GET", f"{DISKS}/{d}")["status"] == "READY",
+            60,
         )
     fill_disks(local_cloud, tmp_path_factory.mktemp("disks"))
     body = {
@@ -62,9 +63,9 @@ def node(local_cloud, key, tmp_path_factory):
             for disk, mode in MODES.items()
         ],
     }
-    client.ask(local_cloud, "POST", f"{NODES}?nodeId=one", body)
-    until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
-    ready_node = client.ask(local_cloud, "GET", f"{NODES}/one")
+    client.request(local_cloud, "POST", f"{NODES}?nodeId=one", body)
+    until(lambda: client.request(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    ready_node = client.request(local_cloud, "GET", f"{NODES}/one")
     # READY means that sshd answers; the guest agent installs the key a little later.
     until(lambda: boot_id(key, ready_node), BOOT_S)
     return ready_node
@@ -169,7 +170,7 @@ def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(local_cloud, node, 
     os.kill(server, signal.SIGKILL)
     until(lambda: not cloud.is_served(local_cloud), 30)
     cloud.up(local_cloud, report=print)
-    until(lambda: client.ask(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    until(lambda: client.request(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
     assert boot_id(key, node) == before
 
 
@@ -181,8 +182,8 @@ def test_a_deleted_machine_leaves_no_process_link_or_file(local_cloud, node):
     tap = Path("/sys/class/net") / machines.tap(machine.name)
     assert tap.exists()
 
-    client.ask(local_cloud, "DELETE", f"{NODES}/one")
-    until(lambda: "nodes" not in client.ask(local_cloud, "GET", NODES), 60)
+    client.request(local_cloud, "DELETE", f"{NODES}/one")
+    until(lambda: "nodes" not in client.request(local_cloud, "GET", NODES), 60)
 
     assert not machines.alive(machine.name)
     assert not tap.exists()

@@ -71,7 +71,7 @@ def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
 
 
 def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
-    for ask in (lambda: settings.read(own), lambda: client.ask(own, "GET", "/")):
+    for ask in (lambda: settings.read(own), lambda: client.request(own, "GET", "/")):
         with pytest.raises(CloudError) as refused:
             ask()
         parsed_cloud, options = parse_command(str(refused.value).rpartition("Start it: ")[2])

@@ -38,7 +38,7 @@ def imported(directory: str, options: dict[str, Any], name: str) -> Params:
     devices, fsdp = MESHES[name]
     tree = {"batch": 8, "init_from": directory, "model": options}
     cfg = build(tree | {"compute": {"fsdp": fsdp}})
-    mesh.make(cfg, jax.devices()[:devices])
+    mesh.make_training_mesh(cfg, jax.devices()[:devices])
     state = jax.jit(fresh_state, static_argnums=0)(cfg)
     reads.clear()
     return weights.load_initial(state, cfg)["params"]

@@ -73,7 +73,7 @@ def restored(directory: Path) -> dict[str, list[float]]:
     for name in ("2x2", *MESHES):
         devices, fsdp = MESHES[name]
         cfg = config(fsdp)
-        device_mesh = mesh.make(cfg, jax.devices()[:devices])
+        device_mesh = mesh.make_training_mesh(cfg, jax.devices()[:devices])
         checkpoints = Checkpoints(directory, CheckpointConfig(), {})
         state = load_state(checkpoints, cfg, device_mesh)
         if checkpoints.latest is None:
@@ -99,7 +99,7 @@ def main(directory: Path) -> None:
         for name in names:
             devices, fsdp = MESHES[name]
             cfg = config(fsdp, **compute)
-            device_mesh = mesh.make(cfg, jax.devices()[:devices])
+            device_mesh = mesh.make_training_mesh(cfg, jax.devices()[:devices])
             losses_of.setdefault(variant, {})[name] = losses(cfg, STEPS, device_mesh).tolist()
     losses_of["restored"] = restored(directory)
     json.dump(losses_of, sys.stdout)

@@ -158,4 +158,4 @@ def test_eval_and_sample_refuse_attention_that_the_device_does_not_support(
         if verb == "sample":
             generate(params, cfg, corpus.tokenizer)
         else:
-            evaluate_heldout(params, cfg, corpus, mesh.over(jax.devices()))
+            evaluate_heldout(params, cfg, corpus, mesh.make_mesh(jax.devices()))

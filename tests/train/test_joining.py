@@ -28,7 +28,7 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
 
 @pytest.mark.usefixtures("no_mesh")
 def test_a_save_cancels_a_pending_request():
-    request = mesh.SaveRequest(mesh.over(jax.devices()))
+    request = mesh.SaveRequest(mesh.make_mesh(jax.devices()))
     assert not request.should_save(0, requested=True)
     request.cancel()
     assert not any(request.should_save(call, requested=False) for call in range(1, 17))

@@ -82,7 +82,7 @@ from train.run import mesh
 seen = {}
 for name, changes in here.SPREAD.items():
     cfg = here.config(**changes, compute={"fsdp": 2})
-    where = mesh.make(cfg)
+    where = mesh.make_training_mesh(cfg)
     seen[name] = fixed_sequences.losses(cfg, here.STEPS, where).tolist()
 json.dump(seen, sys.stdout)
 """

@@ -300,7 +300,7 @@ def test_rows_of_a_mixture_come_from_its_sources_by_weight(mixed: Config, text_f
 def test_an_evaluation_of_a_mixture_has_no_bits_per_byte(mixed: Config):
     corpus = Corpus(prepare_all(mixed.data), mixed)
     params = model.init_params(jax.random.key(0), mixed.model)
-    loss, bits_per_byte = evaluate_heldout(params, mixed, corpus, mesh.make(mixed))
+    loss, bits_per_byte = evaluate_heldout(params, mixed, corpus, mesh.make_training_mesh(mixed))
     assert loss > 0
     assert bits_per_byte is None
 

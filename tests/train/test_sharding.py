@@ -47,7 +47,7 @@ def test_a_checkpoint_resumes_on_any_mesh(
 def test_fsdp_that_does_not_divide_the_devices_is_refused():
     cfg = build({"batch": 8, "compute": {"fsdp": 3}})
     with pytest.raises(ConfigError, match=r"fsdp: 3 does not divide the number of devices \(1\)"):
-        mesh.make(cfg, jax.devices()[:1])
+        mesh.make_training_mesh(cfg, jax.devices()[:1])
 
 
 def tpus(slices: int, axes: tuple[int, int, int]) -> list[SimpleNamespace]:

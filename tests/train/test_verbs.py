@@ -67,7 +67,7 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[...,
     cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
     corpus = Corpus(prepare_all(cfg.data), cfg)
     params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
-    loss, bits_per_byte = evaluate_heldout(params, cfg, corpus, mesh.make(cfg))
+    loss, bits_per_byte = evaluate_heldout(params, cfg, corpus, mesh.make_training_mesh(cfg))
     meta = read_meta(prepare(cfg.data))
     assert loss == pytest.approx(math.log(300), rel=1e-5)
     assert meta.heldout < meta.heldout_bytes / 2

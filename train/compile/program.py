@@ -44,7 +44,7 @@ def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     divide evenly, or the compiler refuses the step, for example because it needs more memory than a
     chip has. Call ``slices.prepare_environment`` before JAX is imported.
     """
-    all_devices = mesh.make(cfg, slices.devices(slice_, count))
+    all_devices = mesh.make_training_mesh(cfg, slices.devices(slice_, count))
     state = step.abstract_state(cfg, all_devices)
     batches = jax.ShapeDtypeStruct(
         step.batch_shape(cfg, cfg.compute.steps_per_call, all_devices.size),

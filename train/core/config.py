@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 from train.data.config import DataConfig, source_problems
 from train.strict import Bound, ConfigError, overlay, read, section
 
-type Count = Annotated[int, Bound(least=1)]
-type Steps = Annotated[int, Bound(least=1, most=2**31 - 1)]
+type Count = Annotated[int, Bound(minimum=1)]
+type Steps = Annotated[int, Bound(minimum=1, maximum=2**31 - 1)]
 """Number of steps, limited because the device counts steps in an int32."""
-type Positive = Annotated[float, Bound(least=0, above=True)]
-type NotNegative = Annotated[float, Bound(least=0)]
-type Fraction = Annotated[float, Bound(least=0, most=1)]
+type Positive = Annotated[float, Bound(minimum=0, above=True)]
+type NotNegative = Annotated[float, Bound(minimum=0)]
+type Fraction = Annotated[float, Bound(minimum=0, maximum=1)]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RotaryConfig:
 
     theta: Positive = 10_000.0
     """Base of the wavelengths, which are from ``2 pi`` to almost ``2 pi theta`` tokens."""
-    factor: Annotated[float, Bound(least=1)] = 1.0
+    factor: Annotated[float, Bound(minimum=1)] = 1.0
     """Factor by which the longest wavelengths are multiplied; 1 changes no wavelength."""
     low_frequency_factor: Positive = 1.0
     high_frequency_factor: Positive = 4.0
@@ -54,7 +54,7 @@ class ModelConfig:
     """Width of one attention head; null means ``width / heads``."""
     width: Count = 128
     """Width of the residual stream."""
-    feedforward: Annotated[int | None, Bound(least=0)] = None
+    feedforward: Annotated[int | None, Bound(minimum=0)] = None
     """Width of the feed-forward layer; null means four times ``width``, 0 omits the layer."""
     context: Count = 64
     """Context length in tokens."""
@@ -80,7 +80,7 @@ class ModelConfig:
     """Whether attention has an output projection."""
     double_residual: bool = False
     """Whether each layer adds its input to its output a second time."""
-    dropout: Annotated[float, Bound(least=0, most=0.99)] = 0.0
+    dropout: Annotated[float, Bound(minimum=0, maximum=0.99)] = 0.0
     """Dropout rate of the embedding and of each residual branch during training."""
 
     @property
@@ -151,7 +151,7 @@ class OptimizerConfig:
     same learning rate."""
     learning_rate: Positive = 3e-3
     """The highest learning rate, after the warm-up."""
-    warmup: Annotated[int, Bound(least=0, most=2**31 - 1)] = 50
+    warmup: Annotated[int, Bound(minimum=0, maximum=2**31 - 1)] = 50
     """Steps over which the learning rate rises from 0."""
     final: Fraction = 0.1
     """Learning rate at the last step, as a fraction of ``learning_rate``; 1 disables the decay."""
@@ -161,7 +161,7 @@ class OptimizerConfig:
     """Decay rate of AdamW's second moment, the running mean of squared gradients."""
     weight_decay: NotNegative = 0.1
     """Weight decay of matrices; biases and norms have none."""
-    clip: Annotated[float | None, Bound(least=0, above=True)] = 1.0
+    clip: Annotated[float | None, Bound(minimum=0, above=True)] = 1.0
     """Maximum global gradient norm; null disables clipping."""
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``. An unknown
@@ -172,7 +172,7 @@ class OptimizerConfig:
 class LoraConfig:
     """Low-rank adapters (LoRA). With a ``rank`` above 0, only the adapters are trained."""
 
-    rank: Annotated[int, Bound(least=0)] = 0
+    rank: Annotated[int, Bound(minimum=0)] = 0
     """Rank of the adapters; 0 disables them."""
     alpha: Positive = 16.0
     """The product of an adapter's matrices is scaled by ``alpha / rank``."""
@@ -205,7 +205,7 @@ class CheckpointConfig:
 class EvaluateConfig:
     """Evaluation: the mean loss of sequences spaced evenly over the held-out text."""
 
-    every: Annotated[int, Bound(least=0)] = 0
+    every: Annotated[int, Bound(minimum=0)] = 0
     """Steps between evaluations; 0 disables them."""
     batches: Count = 4
     """Batches of ``batch`` sequences per evaluation."""
@@ -217,10 +217,10 @@ class SampleConfig:
 
     prompt: str = "\n"
     """Beginning of the text; not empty."""
-    length: Annotated[int, Bound(least=0)] = 400
+    length: Annotated[int, Bound(minimum=0)] = 400
     """Tokens to generate; 0 generates none. During a run, a sample ends after 10 seconds, because
     training, or the save after SIGTERM, waits for it."""
-    every: Annotated[int, Bound(least=0)] = 0
+    every: Annotated[int, Bound(minimum=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
     """Divisor of the logits; 0 always selects the most likely token."""
@@ -241,7 +241,7 @@ class ReportConfig:
 class ProfileConfig:
     """A jax.profiler trace of some steps, in ``profiles/`` of the run directory."""
 
-    at: Annotated[int, Bound(least=0)] = 0
+    at: Annotated[int, Bound(minimum=0)] = 0
     """The trace starts after this step; 0 disables it. Creating the file ``profile`` in the run
     directory also starts a trace."""
     steps: Count = 5
@@ -261,7 +261,7 @@ class Config:
     """Steps of the whole run, over all attempts."""
     batch: Count = 16
     """Sequences per step, over all processes."""
-    seed: Annotated[int, Bound(least=0, most=2**63 - 1)] = 0
+    seed: Annotated[int, Bound(minimum=0, maximum=2**63 - 1)] = 0
     """Determines batches, initial parameters, dropout and samples."""
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""

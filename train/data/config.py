@@ -42,7 +42,7 @@ class SourceConfig:
 class MixedConfig(SourceConfig):
     """A source of a mixture."""
 
-    weight: Annotated[float, Bound(least=0, above=True)] = 1.0
+    weight: Annotated[float, Bound(minimum=0, above=True)] = 1.0
     """Its share of the sequences, relative to the other weights."""
 
 
@@ -60,9 +60,9 @@ class DataConfig(SourceConfig):
     hub (``owner/name`` or ``owner/name@revision``)."""
     chat_template: str | None = None
     """A file with a Jinja template for ``documents: chat``; null means the tokenizer's own."""
-    vocabulary: Annotated[int, Bound(least=257)] = 8192
+    vocabulary: Annotated[int, Bound(minimum=257)] = 8192
     """Vocabulary size of ``tokenizer: bpe``; other tokenizers ignore it."""
-    heldout: Annotated[float, Bound(least=0, most=0.9)] = 0.1
+    heldout: Annotated[float, Bound(minimum=0, maximum=0.9)] = 0.1
     """Fraction of the tokens, from the end of the text, that is held out for evaluation and never
     trained on."""
     directory: str | None = None

@@ -48,7 +48,7 @@ def measure(cfg: Config, steps: int) -> BenchResult:
     A call has ``compute.steps_per_call`` steps; ``steps`` is rounded up to whole calls. Raises
     ConfigError if the batch does not divide evenly over the devices.
     """
-    devices = mesh.make(cfg)
+    devices = mesh.make_training_mesh(cfg)
     batches = _random_batches(cfg, jax.NamedSharding(devices, BATCH_SPEC))
     state = jax.jit(fresh_state, static_argnums=0)(cfg)
     for _ in range(2):

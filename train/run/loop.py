@@ -40,7 +40,7 @@ class Run:
         """Load the state; raises ConfigError if config, corpus, devices and checkpoint disagree."""
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
-        devices = mesh.make(cfg)
+        devices = mesh.make_training_mesh(cfg)
         self.batch_sharding = jax.NamedSharding(devices, BATCH_SPEC)
         self.is_first = jax.process_index() == 0
         run_identity = identity(cfg, corpus.meta)

@@ -48,7 +48,9 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
     )
 
 
-def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_training_mesh(
+    cfg: Config, devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
     """Create the mesh for training on ``devices`` (default: all) and make it the current mesh.
 
     Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
@@ -57,10 +59,10 @@ def make(cfg: Config, devices: Sequence[jax.Device] | None = None) -> jax.shardi
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
     check_batch_divisible(cfg, len(devices), "devices")
-    return over(devices, cfg.compute.fsdp)
+    return make_mesh(devices, cfg.compute.fsdp)
 
 
-def over(devices: Sequence[jax.Device], fsdp: int | None = None) -> jax.sharding.Mesh:
+def make_mesh(devices: Sequence[jax.Device], fsdp: int | None = None) -> jax.sharding.Mesh:
     """Create the mesh (data, fsdp) of ``devices`` and make it the current mesh.
 
     See ``device_grid`` for ``fsdp``.

@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
     Timer,
     check,
     cron_line,
-    playbook_words,
+    playbook_arguments,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     run_checkpoints,
@@ -33,7 +33,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     Worker,
     find_config,
     overrides,
-    place,
+    place_processes,
     read_config,
     run_name,
 )
@@ -92,12 +92,12 @@ def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
 
 @case("READY")
 def no_worker_to_run_on(bad: Bad) -> str:
-    return printed_error(place, [], "mine")
+    return printed_error(place_processes, [], "mine")
 
 
 @case("pod")
 def slice_with_a_missing_worker(bad: Bad) -> str:
-    return printed_error(place, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
+    return printed_error(place_processes, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
 
 
 @case("env")
@@ -195,4 +195,4 @@ def delete_scheduled_at_an_interval(bad: Bad) -> str:
 
 @case("pod")
 def delete_scheduled_for_an_unknown_tpu(bad: Bad) -> str:
-    return printed_error(playbook_words, "delete", "pod", [])
+    return printed_error(playbook_arguments, "delete", "pod", [])

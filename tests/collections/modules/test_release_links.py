@@ -6,7 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import install, proven
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
+    install,
+    release_problems,
+)
 from ansible_collections.tpufleet.core.plugins.modules.release import copy_leader_release
 
 from tests.collections.modules.test_env_copy import serve
@@ -72,7 +75,7 @@ def test_unchanged_files_are_linked_to_the_last_release(worker, code):
 
     second = worker.push(name)
 
-    assert proven(second, name) == []
+    assert release_problems(second, name) == []
     assert inodes(second)["main.py"] == inodes(first)["main.py"]
     assert inodes(second)["run.sh"] == inodes(first)["run.sh"]
     assert (second / "new.py").stat().st_nlink == 1
@@ -85,7 +88,7 @@ def test_a_damaged_file_of_the_last_release_is_not_linked(worker, code):
 
     second = worker.push(name)
 
-    assert proven(second, name) == []
+    assert release_problems(second, name) == []
     assert (first / "train/main.py").read_text() == "PRINT('HELLO')\n"
     assert [path.name for path in worker.releases.glob(".*")] == []
 
@@ -98,7 +101,7 @@ def test_a_damaged_manifest_of_the_last_release_does_not_block_a_push(content, w
     manifest.write_bytes(content)
     name = change(code)
 
-    assert proven(worker.push(name), name) == []
+    assert release_problems(worker.push(name), name) == []
 
 
 def test_a_file_that_became_executable_is_not_linked_and_the_old_one_stays_as_it_is(worker, code):
@@ -131,7 +134,7 @@ def test_a_later_change_of_a_staged_file_does_not_change_the_release(worker, cod
     staged.write_text("print('later')\n")
 
     assert staged.stat().st_ino not in before.values()
-    assert proven(release, name) == []
+    assert release_problems(release, name) == []
 
 
 def test_removed_and_swapped_files_and_directories_leave_the_old_release_intact(worker, code):
@@ -150,8 +153,8 @@ def test_removed_and_swapped_files_and_directories_leave_the_old_release_intact(
     (code / "gone.py").unlink()
     name = stage(code)
 
-    assert proven(worker.push(name), name) == []
-    assert proven(first, old) == []
+    assert release_problems(worker.push(name), name) == []
+    assert release_problems(first, old) == []
 
 
 def test_a_change_that_keeps_the_length_of_a_file_leaves_the_old_release_intact(worker, code):
@@ -160,5 +163,5 @@ def test_a_change_that_keeps_the_length_of_a_file_leaves_the_old_release_intact(
     (code / "train/main.py").write_text("PRINT('hello')\n")
     name = stage(code)
 
-    assert proven(worker.push(name), name) == []
-    assert proven(first, old) == []
+    assert release_problems(worker.push(name), name) == []
+    assert release_problems(first, old) == []

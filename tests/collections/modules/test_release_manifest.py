@@ -15,8 +15,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
     dump,
     install,
     load,
-    proven,
     release_id,
+    release_problems,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from hypothesis import given, settings
@@ -102,7 +102,7 @@ def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     name = stage_code(code, root / "staged")
     put(root / "staged", root / "releases", name)
 
-    assert proven(root / "releases" / name, name) == []
+    assert release_problems(root / "releases" / name, name) == []
     assert {os.fsencode(path.name) for path in (root / "releases" / name).iterdir()} == {
         *names,
         MANIFEST.encode(),
@@ -172,7 +172,7 @@ def test_a_link_of_tpufleet_itself_out_of_the_tree_is_replaced_by_its_target(tmp
 
     assert [e.kind for e in entries if e.path in ("shared.py", "latest")] == ["link", "file"]
     assert not (tmp_path / "staged/shared.py").is_symlink()
-    assert proven(tmp_path / "staged", release_id(entries)) == []
+    assert release_problems(tmp_path / "staged", release_id(entries)) == []
 
 
 @pytest.mark.parametrize("target", ["../nothing", "../folder"])
@@ -202,7 +202,7 @@ def test_an_installed_release_is_proven_and_write_protected(tmp_path):
 
     put(tmp_path / "staged", releases, name)
 
-    assert proven(releases / name, name) == []
+    assert release_problems(releases / name, name) == []
     assert (releases / name / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (releases / name / "train/main.py").stat().st_mode & 0o777 == 0o444
 
@@ -238,7 +238,7 @@ def test_files_that_are_not_in_the_manifest_are_not_installed(tmp_path):
 
     release = put(tmp_path / "arrived", tmp_path / "releases", name)
 
-    assert proven(release, name) == []
+    assert release_problems(release, name) == []
     assert not (release / "extra").exists()
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST, proven
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
+    MANIFEST,
+    release_problems,
+)
 
 from tests.collections.modules.test_release_manifest import stage_code, write_code
 from tests.collections.running_modules import run_module
@@ -36,7 +39,7 @@ def test_pushing_the_same_release_again_changes_nothing(push):
 
     assert (first["changed"], second["changed"]) == (True, False)
     assert first["files"] == second["files"] == 3
-    assert proven(push.releases / push.name, push.name) == []
+    assert release_problems(push.releases / push.name, push.name) == []
 
 
 def test_a_push_removes_the_files_of_a_killed_push(push):

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tpufleet.core.plugins.action.release import (
     ActionModule,
     ReleaseSource,
-    explain,
+    error_cause,
     ssh_command,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST, prune
@@ -235,4 +235,4 @@ def test_a_failed_connection_is_reported_with_ssh_s_message_not_rsync_s():
         "rsync error: error in rsync protocol data stream (code 12) at io.c(232)\n"
     )
 
-    assert explain(output) == "ssh: connect to host 10.0.0.2 port 22: No route to host"
+    assert error_cause(output) == "ssh: connect to host 10.0.0.2 port 22: No route to host"

@@ -26,7 +26,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     Snapshot,
     tpus_of_inventory,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker, place
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
+    Worker,
+    place_processes,
+)
 
 from harness.playbooks import ROOT
 from harness.valid_record import process
@@ -93,7 +96,7 @@ def test_a_slice_with_several_workers_cannot_be_split_into_chips():
 
 
 def test_each_chip_has_its_own_run_with_one_process():
-    placements = place(chips(0, 1), "mine")
+    placements = place_processes(chips(0, 1), "mine")
 
     assert {host: placement.run for host, placement in placements.items()} == {
         "pod-w0-c0": "mine-pod-c0",
@@ -106,7 +109,7 @@ def test_each_chip_has_its_own_run_with_one_process():
 
 
 def test_a_run_of_one_chip_keeps_its_name_when_it_is_launched_again():
-    assert place(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
+    assert place_processes(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
 
 
 def test_runs_of_two_chips_never_share_a_port_in_any_attempt():

@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     command_of,
     find_config,
     overrides,
-    place,
+    place_processes,
     read_config,
     run_name,
     with_overrides,
@@ -37,14 +37,14 @@ def workers(tpu: str, count: int = 2) -> list[Worker]:
 
 
 def test_each_worker_of_a_tpu_is_the_process_of_its_index():
-    assert place(workers("demo"), "mine") == {
+    assert place_processes(workers("demo"), "mine") == {
         "demo-w0": Placement("mine", 0, "10.0.0.2", "demo"),
         "demo-w1": Placement("mine", 1, "10.0.0.2", "demo"),
     }
 
 
 def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
-    placements = place([*workers("a"), *workers("b", 1)], "mine")
+    placements = place_processes([*workers("a"), *workers("b", 1)], "mine")
 
     assert {host: placement.run for host, placement in placements.items()} == {
         "a-w0": "mine-a",
@@ -55,12 +55,12 @@ def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
 
 def test_a_slice_is_never_launched_on_a_part_of_its_workers():
     with pytest.raises(RunError, match="TPU demo: a run needs all 4 workers"):
-        place(workers("demo", 4)[:3], "mine")
+        place_processes(workers("demo", 4)[:3], "mine")
 
 
 def test_no_worker_at_all_is_an_error():
     with pytest.raises(RunError, match="no worker is READY"):
-        place([], "mine")
+        place_processes([], "mine")
 
 
 def test_attempts_have_different_ports_and_none_is_the_port_of_the_slice_proof():
@@ -195,7 +195,7 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
 
 def test_an_invalid_run_name_is_refused():
     with pytest.raises(RunError, match=r"invalid run name \('\.\./a'\)"):
-        place(workers("demo"), "../a")
+        place_processes(workers("demo"), "../a")
 
 
 def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
@@ -209,7 +209,7 @@ def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
         for worker, number in zip(tpu_workers, (0, 0, 1, 1), strict=True)
     ]
 
-    placements = place(together, "mine")
+    placements = place_processes(together, "mine")
 
     assert [placements[worker.host].process_id for worker in together] == [0, 1, 2, 3]
     assert {
@@ -222,7 +222,7 @@ def test_a_run_over_slices_is_refused_while_one_is_missing():
     one = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
 
     with pytest.raises(RunError, match=r"multislice p: a run needs all 2 slices \(missing: 1\)"):
-        place([one], "mine")
+        place_processes([one], "mine")
 
 
 def sweep_of(tmp_path, text: str):
@@ -233,7 +233,9 @@ def sweep_of(tmp_path, text: str):
 
 def test_a_sweep_gives_each_tpu_its_own_overrides_and_name(tmp_path):
     text = "- set: {lr: 0.1, name: x}\n  name: hot\n- tpu: a\n  set: [lr=0.2]\n  env: {A: 1}\n"
-    placements = place([*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text))
+    placements = place_processes(
+        [*workers("a", 1), *workers("b", 1)], "mine", sweep_of(tmp_path, text)
+    )
 
     assert (placements["b-w0"].run, placements["b-w0"].overrides) == (
         "mine-hot",
@@ -269,12 +271,14 @@ def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, error):
 
 def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):
     with pytest.raises(RunError, match="has 2 runs and 1 TPUs are selected"):
-        place(workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n"))
+        place_processes(
+            workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n")
+        )
 
 
 def test_a_tpu_of_a_sweep_that_is_not_selected_is_named(tmp_path):
     with pytest.raises(RunError, match=r"line 1: tpu c is not a selected TPU \(a\)"):
-        place(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
+        place_processes(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
 
 
 def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():

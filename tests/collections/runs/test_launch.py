@@ -9,8 +9,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import Ru
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import (
     launch_for,
     new_launches,
+    placement_fields,
     relaunched,
-    where,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Placement
 
@@ -105,7 +105,7 @@ def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
         host: replace(PLACEMENTS["b-w0"], process_id=index) for index, host in enumerate(nodes)
     }
 
-    fields = where("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
+    fields = placement_fields("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
 
     assert [node.id for node in fields["nodes"]] == ["2", "3", "1"]
 

@@ -286,7 +286,7 @@ def test_all_valid_records_are_read_and_invalid_ones_named(store, runs):
     assert sorted(records.usable) == ["first", "second"]
     assert records.usable["second"].run == "second"
     assert [record.name for record in records.unusable] == ["bad"]
-    assert "invalid record" in records.unusable[0].why
+    assert "invalid record" in records.unusable[0].error
 
 
 @pytest.mark.parametrize("run", ["", "../mine", "-e", "a b", "{{ x }}"])

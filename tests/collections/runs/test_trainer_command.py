@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import Process
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import where
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import placement_fields
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command import (
     bucket_target,
@@ -23,7 +23,7 @@ POD = tuple(Worker(f"pod-w{number}", "pod", number, 4, "10.0.0.9") for number in
 
 def planned(command: str, overrides=(), env=None, attempt=0, fields=None, **options):
     launch = launch_spec(**(fields or {}))
-    placed = where("mine", placements(launch, command, "pod", POD[::-1], env or {}), {})
+    placed = placement_fields("mine", placements(launch, command, "pod", POD[::-1], env or {}), {})
     return command_launch(launch, command, options, overrides, env or {}, placed, attempt)
 
 
@@ -125,7 +125,9 @@ def test_a_multislice_run_uses_all_its_slices():
     ]
 
     processes = placements(launch_spec(), "bench", "multislice_pod", slices, {})
-    launch = command_launch(launch_spec(), "bench", {}, (), {}, where("mine", processes, {}))
+    launch = command_launch(
+        launch_spec(), "bench", {}, (), {}, placement_fields("mine", processes, {})
+    )
     assert launch.placement == ("pod-s0-w0", "pod-s0-w1", "pod-s1-w0", "pod-s1-w1")
     assert (launch.slices, launch.coordinator_host) == (2, "1.2.3.4")
 

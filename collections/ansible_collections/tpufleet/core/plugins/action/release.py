@@ -169,7 +169,7 @@ class ActionModule(ActionBase):
                     "there is no rsync on the controller: install rsync"
                 ) from None
             stderr.seek(0)
-            error = explain(stderr.read().decode(errors="replace"))
+            error = error_cause(stderr.read().decode(errors="replace"))
         # If ssh fails, rsync may notice the broken pipe first and exit with RSYNC_STREAM.
         if result.returncode == SSH_FAILED or (
             result.returncode == RSYNC_STREAM and error.startswith("ssh: ")
@@ -264,7 +264,7 @@ class ReleaseSource:
         return self.result_file.exists() and self.result_file.read_text(encoding="ascii") == "good"
 
 
-def explain(output: str) -> str:
+def error_cause(output: str) -> str:
     """Return the line of ssh's or rsync's error output that states the cause of the failure."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if not FOLLOW_UP_ERRORS.match(line)]

@@ -102,7 +102,7 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(str(error)) from None
         changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
         runs = [view.name for view in views]
-        warnings = [unusable.why for unusable in stored.unusable] + output_warnings
+        warnings = [unusable.error for unusable in stored.unusable] + output_warnings
         output = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
         return result | output | {"warnings": warnings}
 

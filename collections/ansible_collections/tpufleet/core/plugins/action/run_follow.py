@@ -18,7 +18,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..module_utils.worker.run import latest
+from ..module_utils.worker.run import current_runs
 from ..plugin_utils.outputs.reader import clean
 from ..plugin_utils.runs.observation import parse_process
 from ..plugin_utils.runs.status import process_text
@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
         """Yield the run's name, state as text and new log lines, until it ends on this worker."""
         run = options["run"]
         if not run:
-            runs = latest(self._ask({}, task_vars)["runs"])
+            runs = current_runs(self._ask({}, task_vars)["runs"])
             if not runs:
                 yield "", "no run has a log on this worker", []
                 return
@@ -135,7 +135,7 @@ def show(folder: Path, hosts: list[str]) -> None:
     active = set(hosts)
     while True:
         for index, host in enumerate(hosts):
-            for entry in since(folder / f"{index}.jsonl", bytes_read, host):
+            for entry in new_entries(folder / f"{index}.jsonl", bytes_read, host):
                 for line in entry["lines"]:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
@@ -148,7 +148,7 @@ def show(folder: Path, hosts: list[str]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def since(file: Path, bytes_read: dict[str, int], host: str) -> list[dict[str, Any]]:
+def new_entries(file: Path, bytes_read: dict[str, int], host: str) -> list[dict[str, Any]]:
     """Return the entries that a fork has appended to its file since the last call.
 
     ``bytes_read`` maps each host to the number of bytes read so far; the function updates it.

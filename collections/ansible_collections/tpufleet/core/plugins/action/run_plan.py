@@ -37,7 +37,7 @@ from ..plugin_utils.runs.run_plan import (
     command_of,
     find_config,
     overrides,
-    place,
+    place_processes,
     read_config,
     run_name,
     worker_of,
@@ -211,7 +211,7 @@ class ActionModule(ActionBase):
         if options["sweep"]:
             file = find_config(options["sweep"], directories, "sweep")
             sweep = (file, read_sweep(file))
-        placements = place(workers, name, sweep)
+        placements = place_processes(workers, name, sweep)
         lock = read_lock(Path(options["lock"]))
         common = {
             "release": self._cache_code(options, lock),
@@ -258,7 +258,7 @@ class ActionModule(ActionBase):
                 f"expected {record.launch.release}). Relaunch it with "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
-        placements = place(workers, run)
+        placements = place_processes(workers, run)
         others = sorted({placement.run for placement in placements.values()} - {run})
         if others:
             raise RunError(

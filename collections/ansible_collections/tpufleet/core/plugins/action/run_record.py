@@ -70,7 +70,7 @@ def all_records(store: RunStore) -> dict[str, Any]:
     return {
         "changed": False,
         "records": {run: record.fields() for run, record in records.usable.items()},
-        "warnings": [unusable.why for unusable in records.unusable],
+        "warnings": [unusable.error for unusable in records.unusable],
     }
 
 

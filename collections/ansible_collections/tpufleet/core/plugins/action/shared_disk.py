@@ -121,7 +121,7 @@ def _workers_with(api: TpuApi, node: Node, disk: str) -> list[int]:
     return [
         int(worker)
         for attachment in attachments_of(api, node)
-        if attachment.is_of(node.zone, disk)
+        if attachment.attaches(node.zone, disk)
         for worker in attachment.workers or all_workers
     ]
 

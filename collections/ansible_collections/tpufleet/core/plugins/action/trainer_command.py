@@ -17,7 +17,7 @@ from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.inventory_groups import workers_of
 from ..plugin_utils.plain_values import plain
-from ..plugin_utils.runs.launch import where
+from ..plugin_utils.runs.launch import placement_fields
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import (
     cached_lock_path,
@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
         workers = [worker_of(host, facts[host]) for host in workers_of(task_vars["groups"], tpu)]
         env = parse_env(options["env"])
         check_no_secrets(env, "env")
-        placement = where(run, placements(launch, command, tpu, workers, env), {})
+        placement = placement_fields(run, placements(launch, command, tpu, workers, env), {})
         target = bucket_target(options["to"])
         command_options = {name: options[name] for names in OPTIONS.values() for name in names}
         command_options["to"] = target

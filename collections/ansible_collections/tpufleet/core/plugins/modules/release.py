@@ -96,9 +96,9 @@ from ..module_utils.worker.release import (
     link_to,
     linked_release,
     listing,
-    proven,
     prune,
     read_manifest,
+    release_problems,
     summary,
     sweep,
 )
@@ -160,7 +160,9 @@ def install_release(
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
-        if not path.exists() or proven(path, name):  # another controller may have installed it
+        if not path.exists() or release_problems(
+            path, name
+        ):  # another controller may have installed it
             install(releases, name, source, last)
         prune(releases, RETAINED_RELEASES, {name, *used_releases(paths)})
 
@@ -189,7 +191,7 @@ def main() -> None:
     last = linked_release(link, path.parent)
     result = {"release": name, "path": str(path), "changed": False}
     try:
-        problems = proven(path, name) if path.exists() else ["it is not on this worker"]
+        problems = release_problems(path, name) if path.exists() else ["it is not on this worker"]
         is_linked = last is not None and last.name == name
         result["changed"] = bool(problems) or not is_linked
         if problems and module._diff:

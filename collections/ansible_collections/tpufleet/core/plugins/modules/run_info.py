@@ -96,7 +96,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import ETC_DIR, STATE_DIR
 from ..module_utils.worker.devices import holders
-from ..module_utils.worker.run import RunError, WorkerPaths, check_name, latest
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name, current_runs
 from ..module_utils.worker.run_log import log_since, log_start
 from ..module_utils.worker.run_progress import progress
 from ..module_utils.worker.run_unit import known_runs, observe
@@ -164,7 +164,7 @@ def main() -> None:
             time.sleep(POLL_SECONDS)
     except RunError as error:
         module.fail_json(msg=str(error))
-    for observed in latest(runs) if params["progress"] else []:
+    for observed in current_runs(runs) if params["progress"] else []:
         observed["progress"] = progress(paths.run_dir(observed["run"]))
     device_holders = holders(params["device_glob"])
     module.exit_json(changed=False, runs=runs, holders=device_holders, settled=reached)

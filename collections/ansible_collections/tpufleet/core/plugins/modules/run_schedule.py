@@ -112,7 +112,7 @@ from ..module_utils.schedule.run_schedule import (
     Timer,
     check,
     check_environment,
-    playbook_words,
+    playbook_arguments,
 )
 from ..module_utils.schedule.timers import keeper
 
@@ -128,7 +128,7 @@ def requested_timer(params: dict) -> Timer:
         every=every,
         project=str(Path(params["project"]).resolve()),
         tool=params["tool"],
-        words=playbook_words(
+        arguments=playbook_arguments(
             verb,
             target,
             params["inventories"],

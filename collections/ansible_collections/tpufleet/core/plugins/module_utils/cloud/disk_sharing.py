@@ -36,7 +36,7 @@ class Attachment:
         workers = {"workerIds": list(self.workers)} if self.workers else {}
         return {"sourceDisk": self.source, "mode": self.mode, **workers}
 
-    def is_of(self, zone: str, disk: str) -> bool:
+    def attaches(self, zone: str, disk: str) -> bool:
         """Return whether this is an attachment of the disk with this zone and name.
 
         The project is not compared, because the API may name it by id or number.
@@ -127,7 +127,7 @@ def ensure_shared(
         modes = {
             attachment.mode
             for attachment in attachments_of(api, node)
-            if attachment.is_of(zone, disk)
+            if attachment.attaches(zone, disk)
         }
         if is_unshared or modes - {"READ_ONLY"}:
             changes.append(_attach(api, node, disk, None, deadline, check))
@@ -153,7 +153,7 @@ def _attach(
     Returns whether anything changed, or with ``check`` would change.
     """
     attachments = attachments_of(api, node)
-    existing = [attachment for attachment in attachments if attachment.is_of(node.zone, disk)]
+    existing = [attachment for attachment in attachments if attachment.attaches(node.zone, disk)]
     if [(attachment.mode, attachment.workers) for attachment in existing] == (
         [(desired.mode, desired.workers)] if desired else []
     ):
@@ -161,7 +161,7 @@ def _attach(
     if check:
         return True
     others = [
-        attachment.body() for attachment in attachments if not attachment.is_of(node.zone, disk)
+        attachment.body() for attachment in attachments if not attachment.attaches(node.zone, disk)
     ]
     steps = ([others] if existing else []) + ([[*others, desired.body()]] if desired else [])
     for disks in steps:

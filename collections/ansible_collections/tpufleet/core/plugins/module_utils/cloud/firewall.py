@@ -52,7 +52,7 @@ class Rule:
     disabled: bool = False
     id: str = ""
 
-    def is_of(self, fleet: str) -> bool:
+    def belongs_to(self, fleet: str) -> bool:
         """Whether the collection created this rule for the fleet of this name."""
         return self.description.startswith(f"{_description_prefix(fleet)}: ")
 
@@ -285,7 +285,7 @@ def _description_prefix(fleet: str) -> str:
 
 def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
     for rule in rules:
-        if not rule.is_of(fleet):
+        if not rule.belongs_to(fleet):
             raise Different(
                 f"firewall rule {rule.name}: fleet {fleet} did not create it, so it is not changed "
                 f"(its description: {rule.description!r:.90}). Set another name for the fleet's "
@@ -321,7 +321,7 @@ def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) ->
         applies = not rule.target_tags or tags & set(rule.target_tags)
         if (
             applies
-            and not rule.is_of(fleet)
+            and not rule.belongs_to(fleet)
             and rule.allows_everyone
             and rule.direction == "INGRESS"
             and rule.facts()["network"] in networks

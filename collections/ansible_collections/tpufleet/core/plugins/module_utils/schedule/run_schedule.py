@@ -47,7 +47,7 @@ class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
     It runs the program ``tool`` (ansible-playbook) in the directory ``project`` with the arguments
-    ``words``.
+    ``arguments``.
     """
 
     verb: str
@@ -56,7 +56,7 @@ class Timer:
     every: int
     project: str
     tool: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -109,7 +109,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     return at, seconds(every) if every else 0
 
 
-def playbook_words(
+def playbook_arguments(
     verb: str,
     target: str,
     inventories: Sequence[str],
@@ -168,7 +168,7 @@ def service(timer: Timer) -> str:
         f"WorkingDirectory={_escaped_percent(timer.project)}",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in timer.environment),
         *([f"ExecCondition={_command(_is_due(timer.at))}"] if timer.at else []),
-        f"ExecStart={_command([timer.tool, *timer.words])}",
+        f"ExecStart={_command([timer.tool, *timer.arguments])}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -215,7 +215,7 @@ def cron_line(timer: Timer) -> str:
     words = [
         *("flock", "--nonblock", "--conflict-exit-code=0", str(timer.lock)),
         *("timeout", "--kill-after=60", str(LIMIT_SECONDS)),
-        *("env", *settings, timer.tool, *timer.words),
+        *("env", *settings, timer.tool, *timer.arguments),
     ]
     command = f"cd {shlex.quote(timer.project)} && {shlex.join(words)}".replace("%", r"\%")
     return f"{times} {command} >/dev/null 2>&1 # {timer.name}"

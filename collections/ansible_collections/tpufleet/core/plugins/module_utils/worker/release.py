@@ -186,7 +186,7 @@ def read_manifest(release: Path) -> list[Entry]:
     return load((release / MANIFEST).read_bytes())
 
 
-def proven(release: Path, name: str) -> list[str]:
+def release_problems(release: Path, name: str) -> list[str]:
     """Return how a directory differs from the release ``name``; empty if the release is intact."""
     try:
         entries = read_manifest(release)
@@ -224,7 +224,7 @@ def install(
         new = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=releases))
         try:
             fill(new, link_source)
-            problems = proven(new, name)
+            problems = release_problems(new, name)
             if not problems:
                 protect(new)
                 final = releases / name

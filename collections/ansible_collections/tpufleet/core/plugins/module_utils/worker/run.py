@@ -113,7 +113,7 @@ def chip_of(launched: Mapping) -> int:
     return chip if isinstance(chip, int) else -1
 
 
-def latest(runs: Sequence[Mapping]) -> list:
+def current_runs(runs: Sequence[Mapping]) -> list:
     """Return the active or else the last run of each chip of a worker.
 
     The result is either one run that uses all chips, or at most one run for each chip. ``runs`` has

@@ -22,7 +22,7 @@ from .process import (
     secrets_file,
 )
 from .python_env import env_id, is_complete, network_environment, python_minor
-from .release import proven, summary
+from .release import release_problems, summary
 from .run import RunError, WorkerPaths, chip_of, overlap
 from .run_state import RunState
 from .run_unit import launched_here, observe, read_launch
@@ -192,7 +192,7 @@ def release_problem(process: Process, paths: WorkerPaths) -> str:
     """Return what is wrong with this worker's copy of the release; empty if it is intact."""
     name = process.spec.release
     release = paths.release(name)
-    problems = proven(release, name) if release.exists() else ["it is missing"]
+    problems = release_problems(release, name) if release.exists() else ["it is missing"]
     if not problems:
         return ""
     return f"release {name}: {summary(problems)}. Push it: ansible-playbook playbooks/push.yml"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...module_utils.worker.run import latest
+from ...module_utils.worker.run import current_runs
 from ...module_utils.worker.run_state import RunState
 from ..fleet.slices import run_tpu_names
 from ..view.folded_names import natural_order
@@ -100,7 +100,9 @@ def worker_statuses(
             statuses.append(WorkerStatus(host, answer=answer))
         else:
             runs = answer["runs"]
-            selected = [report for report in runs if report["run"] == run] if run else latest(runs)
+            selected = (
+                [report for report in runs if report["run"] == run] if run else current_runs(runs)
+            )
             statuses += [
                 WorkerStatus(host, judge_process(host, report), progress=report.get("progress"))
                 for report in selected

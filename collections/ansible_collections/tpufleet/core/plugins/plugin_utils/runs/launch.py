@@ -48,7 +48,7 @@ def new_launches(
             outputs=stored_output_url(outputs, placement.run),
             tpu=placement.tpu,
             chip=placement.chip,
-            **where(placement.run, placements, nodes),
+            **placement_fields(placement.run, placements, nodes),
         )
         for placement in placements.values()
         if placement.process_id == 0
@@ -79,10 +79,12 @@ def relaunched(
     returned launch stores output in the bucket.
     """
     outputs_url = recorded.outputs or stored_output_url(outputs, recorded.run)
-    return replace(recorded, outputs=outputs_url, **where(recorded.run, placements, nodes))
+    return replace(
+        recorded, outputs=outputs_url, **placement_fields(recorded.run, placements, nodes)
+    )
 
 
-def where(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
+def placement_fields(run: str, placements: Placements, nodes: Nodes) -> dict[str, Any]:
     """Return the LaunchSpec fields that describe on which workers and TPUs a run is placed.
 
     ``placements`` and ``nodes`` have an entry for each host of the play.

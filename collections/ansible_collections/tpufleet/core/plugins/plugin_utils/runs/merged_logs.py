@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...module_utils.worker.run import latest
+from ...module_utils.worker.run import current_runs
 from ..outputs.reader import clean
 from ..view.folded_names import folded, natural_order
 from .observation import is_fine, parse_process
@@ -21,7 +21,7 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     """
     if "runs" not in answer:
         return [answer_error(answer)]
-    runs = latest(answer["runs"])
+    runs = current_runs(answer["runs"])
     lines = [clean(str(line)) for run in runs for line in run["log"]]
     return lines or ["no run has a log on this worker"]
 
@@ -72,5 +72,5 @@ def merge(
 
 def is_healthy(answer: Mapping[str, Any]) -> bool:
     """Return whether the worker answered and its latest runs are all fine (see ``is_fine``)."""
-    runs = latest(answer.get("runs", []))
+    runs = current_runs(answer.get("runs", []))
     return "runs" in answer and all(is_fine(parse_process("", run)) for run in runs)

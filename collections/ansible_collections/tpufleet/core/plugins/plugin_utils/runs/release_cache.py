@@ -15,7 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...module_utils.worker.release import ID_LENGTH, MANIFEST, ReleaseError, proven, summary
+from ...module_utils.worker.release import (
+    ID_LENGTH,
+    MANIFEST,
+    ReleaseError,
+    release_problems,
+    summary,
+)
 from ..replaced_file import replace_file
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ def verify_release(path: Path) -> None:
             "ansible-playbook train.yml -e code=DIRECTORY"
         )
     try:
-        problems = proven(path, path.name)
+        problems = release_problems(path, path.name)
     except OSError as error:
         problems = [f"{error.filename}: {error.strerror}"]
     if problems:

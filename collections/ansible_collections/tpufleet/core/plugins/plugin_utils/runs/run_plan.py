@@ -150,7 +150,7 @@ def check_shared_variables(facts: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def place(
+def place_processes(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
 ) -> dict[str, Placement]:
     """Return the process of each host, by host.

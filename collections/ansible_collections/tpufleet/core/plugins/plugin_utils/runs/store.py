@@ -28,11 +28,11 @@ MAX_PARALLEL_ARCHIVES = 100
 class UnusableRecord:
     """A record that cannot be read or is invalid.
 
-    ``name`` may be any string; ``why`` is the error on one line.
+    ``name`` may be any string; ``error`` is one line.
     """
 
     name: str
-    why: str
+    error: str
 
 
 @dataclass(frozen=True)

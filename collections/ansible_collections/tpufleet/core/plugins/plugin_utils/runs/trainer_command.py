@@ -16,7 +16,7 @@ from typing import Any
 from ...module_utils.worker.contract import ATTEMPT_PORTS, OUTPUTS
 from ...module_utils.worker.launch_spec import LaunchSpec
 from ...module_utils.worker.run import TRAINER, RunError, WorkerPaths
-from .run_plan import Placement, Worker, place
+from .run_plan import Placement, Worker, place_processes
 
 OPTIONS = {
     "sample": ("step",),
@@ -73,7 +73,7 @@ def placements(
         )
     on_cpu = command == EXPORT or {**launch.env, **env}.get("JAX_PLATFORMS") == "cpu"
     if not on_cpu and launch.chip < 0:
-        return place(workers, launch.run)
+        return place_processes(workers, launch.run)
     first = min(workers, key=lambda worker: (worker.slice_id, worker.index))
     return {first.host: Placement(launch.run, 0, "127.0.0.1", first.tpu)}
 
