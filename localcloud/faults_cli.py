@@ -53,7 +53,7 @@ _WORKER_ACTIONS = {
 
 
 def add_fault_parsers(parser: argparse.ArgumentParser) -> None:
-    """Add one sub per fault to the parser of the subcommand ``fault``."""
+    """Add a subparser for each fault to the parser of the subcommand ``fault``."""
     subparsers = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
 
     def add_fault(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:

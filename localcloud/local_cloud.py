@@ -18,7 +18,10 @@ _NEEDS_ROOT = ("up", "down", "clean", "bucket")
 
 @dataclass(unsafe_hash=True)
 class LocalCloud:
-    """One local cloud's directory; all names of the cloud's host resources are derived from it."""
+    """A local cloud: its name, its directory, and the names of its host resources.
+
+    The names are derived from the directory.
+    """
 
     name: str
     directory: Path

@@ -73,7 +73,7 @@ TABLE = {
             "fleet_state": "{{ fleet_state }}",
             "answers": {},
             "project": str(ROOT),
-            "cache": "{{ fleet_state }}",
+            "state_dir": "{{ fleet_state }}",
             "asked_at": 0,
             "log": "{{ fleet_state }}/watch.log",
         },

@@ -19,9 +19,9 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
     with jax.set_mesh(jax.sharding.Mesh(devices, BATCH_AXES, axis_types=explicit)):
         request = mesh.SaveRequest(jax.sharding.get_mesh())
 
-        assert request.should_save(0, requested=True) is False
+        assert request.should_save(0, is_requested=True) is False
         assert len(dispatched) == 1
-        assert [request.should_save(call, requested=True) for call in range(1, 9)] == [
+        assert [request.should_save(call, is_requested=True) for call in range(1, 9)] == [
             False
         ] * 7 + [True]
 
@@ -29,6 +29,6 @@ def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
 @pytest.mark.usefixtures("no_mesh")
 def test_a_save_cancels_a_pending_request():
     request = mesh.SaveRequest(mesh.make_mesh(jax.devices()))
-    assert not request.should_save(0, requested=True)
+    assert not request.should_save(0, is_requested=True)
     request.cancel()
-    assert not any(request.should_save(call, requested=False) for call in range(1, 17))
+    assert not any(request.should_save(call, is_requested=False) for call in range(1, 17))

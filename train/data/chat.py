@@ -34,7 +34,7 @@ type Message = dict[str, str]
 
 
 class Span(NamedTuple):
-    """A range of a conversation's text; ``is_learned`` if the assistant wrote it."""
+    """A part of a conversation's text; ``is_learned`` if the assistant wrote it."""
 
     text: str
     is_learned: bool

@@ -196,7 +196,7 @@ def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _json_text(value: Any) -> str:
-    """Format a value of config.json as YAML, cut to 40 characters."""
+    """Format a value of config.json as JSON, cut to 40 characters."""
     return json.dumps(value)[:40]
 
 

@@ -141,16 +141,16 @@ class SaveRequest:
         """Forget a pending request. All processes must call this at the same step."""
         self._pending = None
 
-    def should_save(self, call: int, requested: bool) -> bool:
+    def should_save(self, call_number: int, is_requested: bool) -> bool:
         """Return whether to save now.
 
-        Every process must call this before each training call, with the number of that ``call`` and
-        whether it has ``requested`` a save itself.
+        Every process must call this before each training call. ``call_number`` is the number of
+        that call; ``is_requested`` says whether this process requests a save.
         """
-        if call % self.DELAY_CALLS:
+        if call_number % self.DELAY_CALLS:
             return False
         is_agreed = self._pending is not None and bool(self._pending)
-        local_requests = np.full(self._sharding.mesh.size, requested and not is_agreed)
+        local_requests = np.full(self._sharding.mesh.size, is_requested and not is_agreed)
         requests = jax.make_array_from_callback(
             local_requests.shape, self._sharding, lambda i: local_requests[i]
         )

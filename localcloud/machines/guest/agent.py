@@ -48,7 +48,7 @@ def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys`` with the keys after MARK replaced by ``keys``."""
+    """Return the lines of an ``authorized_keys``; ``keys`` replace the keys after MARKER."""
     other_lines, is_marked = [], False
     for line in lines:
         if not is_marked and line != MARKER:

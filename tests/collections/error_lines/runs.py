@@ -32,7 +32,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     Worker,
     find_config,
-    overrides,
+    parse_overrides,
     place_processes,
     read_config,
     run_name,
@@ -66,7 +66,7 @@ def config_without_settings(bad: Bad) -> str:
 
 @case("'steps'")
 def override_without_a_value(bad: Bad) -> str:
-    return printed_error(overrides, "steps")
+    return printed_error(parse_overrides, "steps")
 
 
 @case("'a b/c'")

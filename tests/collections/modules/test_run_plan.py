@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import
     check_shared_variables,
     command_of,
     find_config,
-    overrides,
+    parse_overrides,
     place_processes,
     read_config,
     run_name,
@@ -116,7 +116,7 @@ def test_a_config_of_another_trainer_may_have_any_content(tmp_path):
 
 
 def test_overrides_come_last_in_the_command_of_the_project_s_trainer():
-    command = with_overrides(command_of(None), overrides("steps=10 'name=a b'"))
+    command = with_overrides(command_of(None), parse_overrides("steps=10 'name=a b'"))
     assert command[-3:] == ("{config}", "steps=10", "name=a b")
     assert with_overrides(command_of(None), ())[-1] == "{config}"
 
@@ -183,7 +183,7 @@ def test_overrides_of_a_command_without_a_placeholder_are_refused_and_never_lost
 @pytest.mark.parametrize("text", ["steps", "'open"])
 def test_an_invalid_override_is_named(text):
     with pytest.raises(RunError, match="set"):
-        overrides(text)
+        parse_overrides(text)
 
 
 def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):

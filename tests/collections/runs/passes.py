@@ -63,9 +63,9 @@ class Controller:
     def __post_init__(self) -> None:
         self.records = RecordFolder(str(self.fleet_state))
         log = WatchLog(self.state_dir / "watch.log", quiet=False)
-        ends_at = time.monotonic() + 600
+        deadline = time.monotonic() + 600
         self.actor = RecordingActor(
-            self.state_dir, self.state_dir, str(self.fleet_state), log, ends_at
+            self.state_dir, self.state_dir, str(self.fleet_state), log, deadline
         )
 
     def record_launch(self, run: str = "mine", **fields: Any) -> None:

@@ -42,7 +42,7 @@ PLAY = """
         compile_cache: "{{ compile_cache }}"
         volatile_checkpoints: "{{ volatile_checkpoints }}"
         env: {FROM: inventory}
-        cache: "{{ fleet_state }}"
+        state_dir: "{{ fleet_state }}"
         fleet_state: "{{ fleet_state }}"
         relaunch: "{{ relaunch }}"
       register: plan

@@ -371,7 +371,7 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
         controller.state_dir,
         "",
         controller.actor.log,
-        controller.actor.ends_at,
+        controller.actor.deadline,
     )
 
     mine, other = controller.pass_once(

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
         result = super().run(tmp, task_vars)
-        required = {"run": "str", "project": "path", "cache": "path", "log": "path"}
+        required = {"run": "str", "project": "path", "state_dir": "path", "log": "path"}
         spec = {name: {"type": kind, "required": True} for name, kind in required.items()}
         spec |= STORE_OPTIONS
         spec["fleet_name"] = {"type": "str", "default": DEFAULT_FLEET_NAME}
@@ -50,8 +50,8 @@ class ActionModule(ActionBase):
         try:
             run, store = check_name(options["run"]), RunStore.of(options["fleet_state"], api)
             record = self._record(run, store, options["even_if_stopped"])
-            cache = Path(options["cache"]).expanduser()
-            if missing := missing_cached_file(record.launch, cache):
+            state_dir = Path(options["state_dir"]).expanduser()
+            if missing := missing_cached_file(record.launch, state_dir):
                 raise RunError(
                     f"run {run}: not restarted, this controller does not have {missing}. Restart "
                     "it on the controller that launched it, or launch it from its code: "
@@ -115,9 +115,9 @@ class ActionModule(ActionBase):
         fields = {**record.relaunch_fields(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")
-        ends_at = time.monotonic() + 2 * ACTION_S
-        cache = Path(options["cache"]).expanduser()
-        actor = Actor(Path(options["project"]), cache, options["fleet_state"], log, ends_at)
+        deadline = time.monotonic() + 2 * ACTION_S
+        state_dir = Path(options["state_dir"]).expanduser()
+        actor = Actor(Path(options["project"]), state_dir, options["fleet_state"], log, deadline)
         claim = Claim(lease.lost, lambda: conflict_reason(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)
 

@@ -23,7 +23,7 @@ from ..plugin_utils.runs.launch_outcome import (
     wait_outcome,
 )
 from ..plugin_utils.runs.record_change import (
-    PlannedLaunch,
+    RecordLaunchResult,
     change_desired_state,
     record_failure,
     record_launch,
@@ -105,11 +105,11 @@ class Judge:
             run_was_wanted = recorded["was_wanted"]
             if not recorded["is_recorded"]:
                 try:
-                    request = self._record_launch(LaunchSpec.from_json(launch))
+                    result = self._record_launch(LaunchSpec.from_json(launch))
                 except (RecordError, RunError, InvalidLaunchError) as error:
                     refused[run] = [str(error)]
                     continue
-                launch, run_was_wanted = request.launch.to_json(), request.was_wanted
+                launch, run_was_wanted = result.launch.to_json(), result.was_wanted
             elif run in verdict["again"] and (
                 newer_error := self._newer_attempt_error(run, launch["attempt"])
             ):
@@ -199,8 +199,8 @@ class Judge:
         processes = self._plan["processes"]
         return next(host for host in self._hosts[run] if processes[host]["process_id"] == 0)
 
-    def _record_launch(self, launch: LaunchSpec) -> PlannedLaunch:
-        request = record_launch(
+    def _record_launch(self, launch: LaunchSpec) -> RecordLaunchResult:
+        result = record_launch(
             self._store,
             launch,
             is_relaunch=self._options["relaunch"],
@@ -209,7 +209,7 @@ class Judge:
             check=self._check,
         )
         self._has_changed = True
-        return request
+        return result
 
     def _is_stopped(self, run: str) -> bool:
         record = self._read(run)

@@ -21,7 +21,7 @@ from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.code_tree import staged
 from ..plugin_utils.runs.launch import new_launches, relaunched
-from ..plugin_utils.runs.record_change import PlannedLaunch, record_launch
+from ..plugin_utils.runs.record_change import RecordLaunchResult, record_launch
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import (
     cache_lock,
@@ -36,7 +36,7 @@ from ..plugin_utils.runs.run_plan import (
     checked_image,
     command_of,
     find_config,
-    overrides,
+    parse_overrides,
     place_processes,
     read_config,
     run_name,
@@ -83,7 +83,7 @@ class ActionModule(ActionBase):
                 "volatile_checkpoints": {"type": "bool", "default": False},
                 "env": {"type": "raw", "default": {}},
                 "rendezvous_seconds": {"type": "int", "default": RENDEZVOUS_SECONDS},
-                "cache": {"type": "path", "required": True},
+                "state_dir": {"type": "path", "required": True},
                 **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
                 "same_checkpoints": {"type": "bool", "default": False},
@@ -94,8 +94,8 @@ class ActionModule(ActionBase):
                 },
             }
         )
-        if cut_value_error := truncated_value_error(WITH_SPACES, "train.yml"):
-            raise AnsibleActionFail(cut_value_error)
+        if error := truncated_value_error(WITH_SPACES, "train.yml"):
+            raise AnsibleActionFail(error)
         try:
             return self._plan(plain(options), task_vars or {})
         except (RunError, RecordError, ReleaseError, InvalidLaunchError) as error:
@@ -165,13 +165,15 @@ class ActionModule(ActionBase):
         store: RunStore,
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
-    ) -> list[PlannedLaunch]:
+    ) -> list[RecordLaunchResult]:
         """Record all runs as wanted, in parallel because each record may need HTTP requests.
 
         ``ready`` are the READY TPUs.
         """
 
-        def record_one(launch: LaunchSpec, check: bool = self._task.check_mode) -> PlannedLaunch:
+        def record_one(
+            launch: LaunchSpec, check: bool = self._task.check_mode
+        ) -> RecordLaunchResult:
             return record_launch(
                 store,
                 launch,
@@ -226,9 +228,9 @@ class ActionModule(ActionBase):
             "rendezvous_seconds": options["rendezvous_seconds"],
             "env": parse_env(options["env"]),
         }
-        arguments = overrides(options["set"])
+        overrides = parse_overrides(options["set"])
         locations = options["checkpoints"], options["outputs"]
-        launches = new_launches(common, command, arguments, *locations, placements, nodes)
+        launches = new_launches(common, command, overrides, *locations, placements, nodes)
         for launch in launches.values():
             check_no_secrets(launch.env, "env")
         return placements, launches, path
@@ -271,9 +273,9 @@ class ActionModule(ActionBase):
         """Cache the code as a release, and the lock file; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
-            cache = Path(options["cache"])
-            cache_release(tree, cached_release_path(cache, release))
-            cache_lock(cache, lock)
+            state_dir = Path(options["state_dir"])
+            cache_release(tree, cached_release_path(state_dir, release))
+            cache_lock(state_dir, lock)
         return release
 
 

@@ -61,10 +61,10 @@ def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
     """
     result, output = folder / "result.json", folder / "output"
     extra_vars = json.dumps({"follow": False, "status_json": str(file)})
-    ends_at = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + TIMEOUT_S
 
     def timeout_error() -> str:
-        return f"no status within {TIMEOUT_S:.0f} s" if time.monotonic() > ends_at else ""
+        return f"no status within {TIMEOUT_S:.0f} s" if time.monotonic() > deadline else ""
 
     result.unlink(missing_ok=True)
     env = child_environment(result) | {"TPUFLEET_LOG_DIR": str(folder / "logs")}

@@ -25,7 +25,7 @@ from ..plugin_utils.runs.release_cache import (
     lock_matches_digest,
     verify_release,
 )
-from ..plugin_utils.runs.run_plan import overrides, worker_of
+from ..plugin_utils.runs.run_plan import parse_overrides, worker_of
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
 from ..plugin_utils.runs.trainer_command import (
     EXPORT,
@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
                 "command": {"type": "str", "choices": list(OPTIONS), "required": True},
                 "run": {"type": "str", "required": True},
                 **STORE_OPTIONS,
-                "cache": {"type": "path", "required": True},
+                "state_dir": {"type": "path", "required": True},
                 "tpu": {"type": "str", "default": ""},
                 "set": {"type": "raw", "default": []},
                 "env": {"type": "raw", "default": {}},
@@ -68,10 +68,8 @@ class ActionModule(ActionBase):
                 "names": {"type": "str", "choices": ["transformers", "plain"]},
             }
         )
-        if cut_value_error := truncated_value_error(
-            WITH_SPACES, f"playbooks/{options['command']}.yml"
-        ):
-            raise AnsibleActionFail(cut_value_error)
+        if error := truncated_value_error(WITH_SPACES, f"playbooks/{options['command']}.yml"):
+            raise AnsibleActionFail(error)
         try:
             return self._plan(plain(options), task_vars or {})
         except (RunError, RecordError, InvalidLaunchError) as error:
@@ -92,34 +90,32 @@ class ActionModule(ActionBase):
         workers = [worker_of(host, facts[host]) for host in workers_of(task_vars["groups"], tpu)]
         env = parse_env(options["env"])
         check_no_secrets(env, "env")
-        placement = placement_fields(run, placements(launch, command, tpu, workers, env), {})
+        fields = placement_fields(run, placements(launch, command, tpu, workers, env), {})
         target = bucket_target(options["to"])
         command_options = {name: options[name] for names in OPTIONS.values() for name in names}
         command_options["to"] = target
-        arguments = overrides(options["set"])
+        overrides = parse_overrides(options["set"])
         # The number selects the ports, and is random so that parallel commands use other ports.
         attempt = randbelow(ATTEMPT_PORTS)
-        planned = command_launch(
-            launch, command, command_options, arguments, env, placement, attempt
-        )
+        planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
         is_fetched = command == EXPORT and not target
         return {
             "changed": False,
             "workers": list(checked.placement),
             "launch": checked.to_json(),
-            "code": cached_release(launch, Path(options["cache"])),
-            "setup": setup_command(launch, tpu, Path(options["cache"])),
+            "code": cached_release(launch, Path(options["state_dir"])),
+            "setup": setup_command(launch, tpu, Path(options["state_dir"])),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
 
 
-def cached_release(launch: LaunchSpec, cache: Path) -> str:
-    """Return the path of a launch's release below ``cache``, this controller's state directory.
+def cached_release(launch: LaunchSpec, state_dir: Path) -> str:
+    """Return the path of a launch's release below ``state_dir``, this controller's state directory.
 
     Returns an empty string if the release is not there or is damaged.
     """
-    release = cached_release_path(cache, launch.release)
+    release = cached_release_path(state_dir, launch.release)
     try:
         verify_release(release)
     except ReleaseError:
@@ -127,12 +123,12 @@ def cached_release(launch: LaunchSpec, cache: Path) -> str:
     return str(release)
 
 
-def setup_command(launch: LaunchSpec, tpu: str, cache: Path) -> str:
+def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
     """Return the command that installs the environment of a launch on a TPU.
 
-    ``cache`` is this controller's state directory, which may have the launch's lock file.
+    ``state_dir`` is this controller's state directory, which may have the launch's lock file.
     """
-    lock = cached_lock_path(cache, launch.requirements)
+    lock = cached_lock_path(state_dir, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"
     if not lock_matches_digest(lock, launch.requirements):
         return command

@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
                 "answers": {"type": "dict", "required": True},
                 "asked_at": {"type": "float", "required": True},
                 "project": {"type": "path", "required": True},
-                "cache": {"type": "path", "required": True},
+                "state_dir": {"type": "path", "required": True},
                 "log": {"type": "path", "required": True},
                 "run": {"type": "str", "default": ""},
                 "fleet_name": {"type": "str", "default": DEFAULT_FLEET_NAME},
@@ -98,7 +98,7 @@ class ActionModule(ActionBase):
             leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
             actor=Actor(
                 Path(options["project"]),
-                Path(options["cache"]).expanduser(),
+                Path(options["state_dir"]).expanduser(),
                 fleet_state,
                 log,
                 time.monotonic() + PASS_S,

@@ -14,7 +14,7 @@ options:
     description: The directory of tpufleet on the controller, whose playbooks are called.
     type: path
     required: true
-  cache:
+  state_dir:
     description: The controller's state directory, with the releases and lock files of launches.
     type: path
     required: true
@@ -45,7 +45,7 @@ EXAMPLES = r"""
     run: shakespeare
     fleet_state: "{{ fleet_state }}"
     project: "{{ playbook_dir }}/.."
-    cache: "{{ fleet_state }}"
+    state_dir: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 

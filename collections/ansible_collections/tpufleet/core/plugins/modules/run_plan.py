@@ -93,7 +93,7 @@ options:
     description: How many seconds the processes of an attempt wait for each other.
     type: int
     default: 120
-  cache:
+  state_dir:
     description: The controller's state directory, for copies of releases and lock files.
     type: path
     required: true
@@ -127,7 +127,7 @@ EXAMPLES = r"""
     lock: "{{ playbook_dir }}/../requirements/worker-cpu.lock"
     jax_requirements: worker-cpu
     checkpoints: gs://bucket/checkpoints
-    cache: ~/fleet
+    state_dir: ~/fleet
     fleet_state: ~/fleet
   run_once: true
 """

@@ -18,7 +18,7 @@ options:
     type: str
     choices: [sample, eval, export, bench]
     required: true
-  cache:
+  state_dir:
     description: The controller's state directory, with copies of releases and lock files.
     type: path
     required: true
@@ -63,7 +63,7 @@ EXAMPLES = r"""
     command: sample
     run: shakespeare
     fleet_state: gs://bucket/fleet
-    cache: ~/.cache/tpufleet
+    state_dir: ~/.cache/tpufleet
   register: planned
 """
 

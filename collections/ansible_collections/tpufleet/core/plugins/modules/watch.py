@@ -30,7 +30,7 @@ options:
     description: The directory of tpufleet on the controller, whose playbooks are called.
     type: path
     required: true
-  cache:
+  state_dir:
     description: The controller's state directory, with the releases and lock files of launches.
     type: path
     required: true
@@ -71,7 +71,7 @@ EXAMPLES = r"""
     answers: "{{ hostvars | tpufleet.core.by_host(groups.tpu, 'run_observed') }}"
     project: "{{ playbook_dir }}/.."
     asked_at: "{{ watch_asked_at }}"
-    cache: "{{ fleet_state }}"
+    state_dir: "{{ fleet_state }}"
     log: "{{ fleet_state }}/watch.log"
 """
 

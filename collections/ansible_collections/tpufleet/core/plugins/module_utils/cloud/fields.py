@@ -8,7 +8,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
-from ..worker.node_identity import NODE_ID, NODE_NAME, ZONE
+from ..worker.node_identity import NODE_ID, NODE_NAME_PATTERN, ZONE
 from .errors import BadAnswer, NotConfigured
 from .names import PROJECT, last_part
 
@@ -17,7 +17,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]*")
 
 def check_name(name: str) -> None:
     """Check the name of a new TPU or queued resource. Raises NotConfigured."""
-    if not re.fullmatch(NODE_NAME, name) or not name[0].isalpha():
+    if not re.fullmatch(NODE_NAME_PATTERN, name) or not name[0].isalpha():
         raise NotConfigured(
             f"invalid TPU name ({name!r:.80}). Use up to 63 characters of a-z, 0-9 and -, "
             "beginning with a letter"
@@ -40,7 +40,7 @@ def path_parts(data: object, kind: str, resource: str) -> tuple[str, str, str]:
     resource in errors, such as ``TPU``. Raises BadAnswer.
     """
     path = data.get("name") if isinstance(data, Mapping) else None
-    pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME})"
+    pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME_PATTERN})"
     match = re.fullmatch(pattern, path) if isinstance(path, str) else None
     if not match:
         raise BadAnswer(
@@ -119,7 +119,7 @@ class Fields:
     def resource_name(self, name: str) -> str:
         """Return the last part of a field with a resource's path; empty if the field is absent."""
         value = last_part(self.text(name))
-        if value and not re.fullmatch(NODE_NAME, value):
+        if value and not re.fullmatch(NODE_NAME_PATTERN, value):
             raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")
         return value
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..worker.node_identity import NODE_NAME
+from ..worker.node_identity import NODE_NAME_PATTERN
 from .errors import BadAnswer, NotConfigured, one_line
 from .fields import Fields, check_name, path_parts
 from .names import ZonalResource
@@ -221,6 +221,6 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
     else:
         nodes = [node] if (node := spec.text("nodeId")) else []
     for node in nodes[:1]:
-        if not re.fullmatch(NODE_NAME, node):
+        if not re.fullmatch(NODE_NAME_PATTERN, node):
             raise BadAnswer(f"{spec.resource}: invalid TPU name ({node!r:.80})")
     return nodes

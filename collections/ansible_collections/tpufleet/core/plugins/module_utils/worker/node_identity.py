@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 #: Name of a TPU or of a queued resource.
-NODE_NAME = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+NODE_NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 NODE_ID = r"[A-Za-z0-9_-]{1,64}"
 #: Zone such as ``us-central2-b``, or AI zone such as ``us-south1-ai1b``.
 ZONE = r"[a-z]+-[a-z]+[0-9]+-[a-z]+[0-9]*[a-z]?"
@@ -27,7 +27,7 @@ class NodeIdentity:
     def parse(cls, name: object, zone: object, node_id: object) -> NodeIdentity:
         """Validate the fields of an identity from untrusted input. Raises ValueError."""
         for label, value, pattern in (
-            ("TPU name", name, NODE_NAME),
+            ("TPU name", name, NODE_NAME_PATTERN),
             ("zone", zone, ZONE),
             ("node id", node_id, NODE_ID),
         ):

@@ -231,7 +231,7 @@ class CloudTpus:
 
 
 def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of resources that may be deleted: those that the user confirmed to delete.
+    """Return the keys of resources that may be deleted: those whose deletion the user confirmed.
 
     If no confirmation is needed, this is only ``key``.
     """

@@ -51,14 +51,14 @@ class Actor:
         state_dir: this controller's local state directory, with cached releases and lock files.
         fleet_state: the location of the run records.
         log: the log of the watch.
-        ends_at: the deadline for all playbooks together, as a value of ``time.monotonic()``.
+        deadline: the deadline for all playbooks together, as a value of ``time.monotonic()``.
     """
 
     project: Path
     state_dir: Path
     fleet_state: str
     log: WatchLog
-    ends_at: float
+    deadline: float
 
     def act(
         self,
@@ -107,7 +107,7 @@ class Actor:
         if blocker := claim.lost() or claim.blocker():
             self.log(f"{subject}: {playbooks} was not started: {blocker}")
             return blocker
-        time_limit = min(ACTION_S, self.ends_at - time.monotonic())
+        time_limit = min(ACTION_S, self.deadline - time.monotonic())
         if time_limit <= 0:
             return f"{playbooks} was not started: this pass is out of time. The next pass continues"
         arguments = [*play.playbooks, "-e", json.dumps(dict(play.variables))]

@@ -78,7 +78,7 @@ class _Document:
 
 
 class Leases:
-    """The leases of one ``fleet_state``.
+    """The leases of one ``fleet_state``, so that only one controller at a time acts on a run.
 
     Args:
         documents: the store of the leases' documents.
@@ -183,7 +183,7 @@ class Lease:
                 continue
 
     def _read_holder(self) -> None:
-        """Check who holds the lease after a RecordConflictError.
+        """Read who holds the lease now, after a RecordConflictError.
 
         The document may have been changed by an earlier renewal of this process whose response was
         lost.

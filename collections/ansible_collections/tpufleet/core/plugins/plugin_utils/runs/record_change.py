@@ -24,7 +24,7 @@ TRIES = 8
 
 
 @dataclass(frozen=True)
-class PlannedLaunch:
+class RecordLaunchResult:
     """The result of record_launch(): a launch, and what the run record says about it.
 
     Args:
@@ -54,7 +54,7 @@ def record_launch(
     ready: Collection[NodeIdentity] = (),
     fence: int = 0,
     check: bool = False,
-) -> PlannedLaunch:
+) -> RecordLaunchResult:
     """Record a run as wanted, with its next attempt.
 
     If this is a relaunch, or if the run may already be running or done, nothing is recorded unless
@@ -74,7 +74,7 @@ def record_launch(
     """
     run = launch.run
 
-    def record_once() -> PlannedLaunch:
+    def record_once() -> RecordLaunchResult:
         last_record = store.read(run)
         if (
             same_location
@@ -93,7 +93,7 @@ def record_launch(
         )
         if not is_checked and (is_relaunch or was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
-            return PlannedLaunch(
+            return RecordLaunchResult(
                 attempt_launch, False, was_wanted, last_attempt if is_same else 0, changes
             )
         if is_relaunch and not was_wanted:
@@ -113,7 +113,7 @@ def record_launch(
                 raise RunError(
                     f"run {run} cannot be recorded: {error.field} {error.problem}"
                 ) from None
-        return PlannedLaunch(
+        return RecordLaunchResult(
             attempt_launch, is_recorded=True, was_wanted=was_wanted, changes=changes
         )
 

@@ -115,7 +115,7 @@ class Placement:
         coordinator_host: the address of the worker with process 0.
         tpu: the TPU or multislice of the run, in the form that ``-e tpu=`` accepts.
         slices: the number of slices of the run.
-        overrides: settings key=value from a sweep.
+        overrides: the overrides key=value of a sweep.
         env: environment variables from a sweep.
         chip: the number of the chip if the run uses a single one, -1 for all chips.
         worker: the name of the worker that has this chip; empty if the run uses all chips.
@@ -186,14 +186,16 @@ def place_processes(
                 f"{sweep[0]}: two entries have the run name {run}. Give each another name"
             )
         tpu = members[0].tpu if members[0].chip >= 0 else group
-        placements |= _slice_placements(run, tpu, members, trial)
+        placements |= _run_placements(run, tpu, members, trial)
     return placements
 
 
-def _slice_placements(
+def _run_placements(
     run: str, tpu: str, members: Sequence[Worker], trial: Trial
 ) -> dict[str, Placement]:
-    """Return the processes of one run by host, numbered by slice, then by worker.
+    """Return the placements of one run's processes, by host.
+
+    Process ids count by slice, then by worker.
 
     ``tpu`` is the run's TPU or multislice, ``members`` are its hosts, ``trial`` is its entry of
     the sweep. Raises RunError.
@@ -225,7 +227,7 @@ def _slice_placements(
                 coordinator_host=leader,
                 tpu=tpu,
                 slices=count,
-                overrides=trial.settings,
+                overrides=trial.overrides,
                 env=trial.env,
                 chip=member.chip,
                 worker=member.chip_of,
@@ -292,7 +294,7 @@ def refuse_mistyped(command: Sequence[str]) -> None:
 
     Other words in braces are allowed, because programs use them: JSON, awk, file name templates.
     A mistyped ``{set}`` is not detected here, because ``{step}`` looks like one. with_overrides
-    detects it, because it refuses settings if the command has no ``{set}``.
+    detects it, because it refuses overrides if the command has no ``{set}``.
     """
     for word in _IN_BRACES.findall(" ".join(command)):
         matches = difflib.get_close_matches(word, PLACEHOLDERS, 1, _MISTYPED_RATIO)
@@ -324,41 +326,41 @@ def checked_image(image: str, command: str | None) -> str:
     return image
 
 
-def overrides(value: str | Sequence[Any] | None) -> tuple[str, ...]:
-    """Parse the variable ``set``: a list of settings key=value, or one string with them.
+def parse_overrides(value: str | Sequence[Any] | None) -> tuple[str, ...]:
+    """Parse the variable ``set``: a list of overrides key=value, or one string with them.
 
     Raises RunError.
     """
-    settings = value or []
-    if isinstance(settings, str):
+    overrides = value or []
+    if isinstance(overrides, str):
         try:
-            settings = shlex.split(settings)
+            overrides = shlex.split(overrides)
         except ValueError as error:
             raise RunError(
                 f"set={value!r} can't be split into words ({error}). Use: {SET_EXAMPLE}"
             ) from error
-    for setting in settings:
-        if "=" not in str(setting):
-            raise RunError(f"{setting!r} in set= is not key=value. Use: {SET_EXAMPLE}")
-    return tuple(str(setting) for setting in settings)
+    for override in overrides:
+        if "=" not in str(override):
+            raise RunError(f"{override!r} in set= is not key=value. Use: {SET_EXAMPLE}")
+    return tuple(str(override) for override in overrides)
 
 
-def with_overrides(command: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with settings (``settings``, each key=value) in place of ``{set}``.
+def with_overrides(command: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return ``command`` with the overrides (each key=value) in place of ``{set}``.
 
-    An argument that contains ``{set}`` is repeated for each setting, so ``--{set}`` becomes
-    ``--key=value``; without settings it is dropped. Raises RunError if there are settings but no
+    An argument that contains ``{set}`` is repeated for each override, so ``--{set}`` becomes
+    ``--key=value``; without overrides it is dropped. Raises RunError if there are overrides but no
     ``{set}``: a trainer might ignore arguments that are just appended.
     """
-    if settings and not any(OVERRIDES in argument for argument in command):
+    if overrides and not any(OVERRIDES in argument for argument in command):
         raise RunError(
-            f"the command does not say where overrides belong (set: {shlex.join(settings):.100}). "
+            f"the command does not say where overrides belong (set: {shlex.join(overrides):.100}). "
             f"Add {OVERRIDES} to it, or --{OVERRIDES} for flags: ansible-playbook train.yml "
             "-e command='\"PROGRAM ARGUMENT {set}\"'"
         )
     arguments: list[str] = []
     for argument in command:
-        replaced = [argument.replace(OVERRIDES, setting) for setting in settings]
+        replaced = [argument.replace(OVERRIDES, override) for override in overrides]
         arguments += replaced if OVERRIDES in argument else [argument]
     return tuple(arguments)
 

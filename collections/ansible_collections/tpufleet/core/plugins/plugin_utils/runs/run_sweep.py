@@ -23,11 +23,11 @@ KEYS = ("set", "name", "tpu", "env")
 class Trial:
     """One entry of a sweep file, at its line ``line``.
 
-    ``settings`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
+    ``overrides`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
     """
 
     line: int
-    settings: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     name: str = ""
     tpu: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
         if key in entry:
             raise _sweep_error(path, key_line, f"{key} is given twice")
         entry[key] = (_value(value_node), value_node.start_mark.line + 1)
-    settings = _settings(path, *entry.get("set", ({}, line)))
+    overrides = _overrides(path, *entry.get("set", ({}, line)))
     env, env_line = entry.get("env", ({}, line))
     if not isinstance(env, dict) or any(isinstance(value, dict | list) for value in env.values()):
         raise _sweep_error(path, env_line, "env is not a mapping of names to values")
@@ -109,21 +109,21 @@ def _trial(path: Path, node: yaml.Node) -> Trial:
         except RunError as error:
             raise _sweep_error(path, name_line, str(error)) from None
     variables = {str(key): "" if value is None else str(value) for key, value in env.items()}
-    return Trial(line, settings, str(name), str(entry.get("tpu", ("", line))[0] or ""), variables)
+    return Trial(line, overrides, str(name), str(entry.get("tpu", ("", line))[0] or ""), variables)
 
 
-def _settings(path: Path, settings: Any, line: int) -> tuple[str, ...]:
-    if isinstance(settings, dict):
-        return tuple(f"{key}={_setting_text(value)}" for key, value in settings.items())
-    if isinstance(settings, list):
-        for setting in settings:
-            if not isinstance(setting, str) or "=" not in setting.strip("="):
-                raise _sweep_error(path, line, f"set: {setting!r} is not key=value")
-        return tuple(settings)
+def _overrides(path: Path, values: Any, line: int) -> tuple[str, ...]:
+    if isinstance(values, dict):
+        return tuple(f"{key}={_value_text(value)}" for key, value in values.items())
+    if isinstance(values, list):
+        for override in values:
+            if not isinstance(override, str) or "=" not in override.strip("="):
+                raise _sweep_error(path, line, f"set: {override!r} is not key=value")
+        return tuple(values)
     raise _sweep_error(path, line, "set is neither a mapping nor a list of key=value")
 
 
-def _setting_text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Format the value of an override: strings unchanged, other values as JSON (valid YAML)."""
     return value if isinstance(value, str) else json.dumps(value)
 

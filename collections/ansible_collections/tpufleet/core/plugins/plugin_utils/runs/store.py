@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_PARALLEL_READS = 32
 ARCHIVE_AFTER_S = 7 * 86400.0
-MAX_PARALLEL_ARCHIVES = 100
+MAX_ARCHIVED_PER_CALL = 100
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ class RunStore:
     def archive_finished(self, records: Iterable[RunRecord], now: float) -> list[str]:
         """Archive the records of runs that ended more than ARCHIVE_AFTER_S ago; return their names.
 
-        ``now`` is in unix seconds. One call moves at most MAX_PARALLEL_ARCHIVES records. Raises
+        ``now`` is in unix seconds. One call moves at most MAX_ARCHIVED_PER_CALL records. Raises
         RecordError.
         """
-        finished = [record for record in records if is_over(record, now)][:MAX_PARALLEL_ARCHIVES]
+        finished = [record for record in records if is_over(record, now)][:MAX_ARCHIVED_PER_CALL]
         return [record.run for record in finished if self._move(record)]
 
     def _move(self, record: RunRecord) -> bool:

@@ -21,7 +21,7 @@ def truncated_value_error(examples: Mapping[str, str], playbook: str) -> str:
     """
     for argument in context.CLIARGS.get("extra_vars") or ():
         name = str(argument).partition("=")[0]
-        if name in examples and _is_cut(str(argument), name):
+        if name in examples and _is_truncated(str(argument), name):
             return (
                 f"-e {name}=… is cut at its first space. Quote the value twice: "
                 f"ansible-playbook {playbook} -e {name}='\"{examples[name]}\"'"
@@ -29,7 +29,7 @@ def truncated_value_error(examples: Mapping[str, str], playbook: str) -> str:
     return ""
 
 
-def _is_cut(argument: str, name: str) -> bool:
+def _is_truncated(argument: str, name: str) -> bool:
     try:
         return set(parse_kv(argument)) != {name}
     except AnsibleError:

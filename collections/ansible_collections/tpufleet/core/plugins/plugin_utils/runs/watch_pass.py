@@ -340,7 +340,9 @@ def conflict_reason(store: RunStore, record: RunRecord, fence: int) -> str:
 def unusable_outcomes(records: Iterable[UnusableRecord]) -> list[RunOutcome]:
     """Return a failed outcome for each unusable record."""
     return [
-        RunOutcome(ascii(record.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=record.error)
+        RunOutcome(
+            ascii(record.name)[1:-1][:100], RunState.UNKNOWN, failed=True, error=record.error
+        )
         for record in records
     ]
 
