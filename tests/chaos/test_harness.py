@@ -91,10 +91,10 @@ def test_a_process_tree_is_killed_across_sessions():
     parent.wait()
     parent.stdout.close()
 
-    assert ends_soon(child)
+    assert wait_for_end(child)
 
 
-def ends_soon(pid: int) -> bool:
+def wait_for_end(pid: int) -> bool:
     """Return whether a process ends within 30 s of SIGKILL: a busy kernel may delay its end."""
     deadline = time.monotonic() + 30
     while is_alive(pid) and time.monotonic() < deadline:
@@ -119,4 +119,4 @@ def test_a_playbook_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch)
     with pytest.raises(subprocess.TimeoutExpired):
         Fleet(LocalCloud.of("nobody-s")).play("setup.yml", limit_s=2)
 
-    assert ends_soon(int(worker.read_text()))
+    assert wait_for_end(int(worker.read_text()))

@@ -114,12 +114,12 @@ def test_a_launch_at_another_location_names_both_locations(store):
     moved = replace(launch_spec(), checkpoints="gs://b23/new/place/mine")
 
     with pytest.raises(RunError) as refused:
-        record_launch(store, moved, same_location=True)
+        record_launch(store, moved, same_checkpoints=True)
 
     assert "-e checkpoints=gs://bucket-of-ours/checkpoints resumes" in str(refused.value)
     assert "-e checkpoints=gs://b23/new/place uses the new path" in str(refused.value)
-    for launch, same_location in ((moved, False), (launch_spec(), True)):
-        assert not record_launch(store, launch, same_location=same_location).is_recorded
+    for launch, same_checkpoints in ((moved, False), (launch_spec(), True)):
+        assert not record_launch(store, launch, same_checkpoints=same_checkpoints).is_recorded
 
 
 ON_POD = launch_spec().nodes

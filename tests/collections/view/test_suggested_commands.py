@@ -61,7 +61,7 @@ def test_a_failure_suggests_the_inventory_that_was_used(stage):
   ansible.builtin.fail:
     msg: "not set up. Run: ansible-playbook setup.yml --limit {{ inventory_hostname }}"
   when: inventory_hostname == 'pod-w1'
-- name: Reply what comes next
+- name: Say what comes next
   ansible.builtin.debug:
     msg: "Then run: ansible-playbook train.yml"
   run_once: true

@@ -30,7 +30,7 @@ FAIL = """
 
 
 MANY = """
-- name: Reply
+- name: Say
   ansible.builtin.debug:
     msg: |
       one

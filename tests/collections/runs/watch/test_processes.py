@@ -7,9 +7,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 
 from tests.collections.runs.observations import (
+    FOREIGN_POD,
     IDLE,
     LIMITS,
     NOW,
@@ -418,6 +420,15 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
         )
         delete = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b"
         assert decision.causes[-1].values == {"delete": delete}
+
+
+@pytest.mark.parametrize("observed", [{"can_be_created": False}, {"tpus": (FOREIGN_POD,)}])
+def test_a_tpu_that_create_cannot_recreate_is_never_deleted_by_the_shown_command(observed):
+    decision = decided(
+        pod(ended("77"), ended("1"), **observed), {"bad_worker": "w1", "bad_times": 3}
+    )
+
+    assert decision.causes[-1] == Cause(CauseCode.REPLACE_BY_HAND)
 
 
 def test_the_only_worker_of_a_run_is_not_blamed():

@@ -178,7 +178,7 @@ class ActionModule(ActionBase):
                 store,
                 launch,
                 is_relaunch=options["relaunch"],
-                same_location=options["same_checkpoints"] and not options["relaunch"],
+                same_checkpoints=options["same_checkpoints"] and not options["relaunch"],
                 ready=() if options["relaunch"] else ready,
                 check=check,
             )

@@ -14,7 +14,7 @@ from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 _MAX_BARS = 60
 #: The longest time in seconds from a launch to the start of its attempt; the release is copied in
 #: this time.
-_MAX_START_S = 900.0
+_MAX_DELAY_TO_START_S = 900.0
 _CAUSE_NAMES = {TimeUse.REDONE: "repeated steps", TimeUse.CAPACITY: "waiting for capacity"}
 _KIND_NAMES = {OTHER: "", LAUNCH: "launch"}
 
@@ -51,7 +51,9 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
     before = sum(start <= event.time for start in starts)
     if event.kind != LAUNCH:
         return before - 1
-    follows = [row for row, start in enumerate(starts) if 0 <= start - event.time < _MAX_START_S]
+    follows = [
+        row for row, start in enumerate(starts) if 0 <= start - event.time < _MAX_DELAY_TO_START_S
+    ]
     return follows[0] if follows else before - 1
 
 

@@ -50,7 +50,7 @@ def record_launch(
     *,
     is_relaunch: bool = False,
     is_checked: bool = False,
-    same_location: bool = False,
+    same_checkpoints: bool = False,
     ready: Collection[NodeIdentity] = (),
     fence: int = 0,
     check: bool = False,
@@ -66,7 +66,7 @@ def record_launch(
         is_relaunch: whether the launch repeats the recorded one. The run must then be wanted
             already, and the failures that the watch has counted are kept.
         is_checked: whether the workers have been checked.
-        same_location: whether to fail if the record has another checkpoint location.
+        same_checkpoints: whether to fail if the record has another checkpoint location.
         ready: the READY TPUs. If the run may still train on one of them that the launch does not
             use, record_launch() fails, because two TPUs would write to the same checkpoints.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
@@ -77,7 +77,7 @@ def record_launch(
     def record_once() -> RecordLaunchResult:
         last_record = store.read(run)
         if (
-            same_location
+            same_checkpoints
             and last_record
             and (problem := moved_checkpoints_error(last_record, launch))
         ):

@@ -238,6 +238,8 @@ def cause_text(cause: Cause) -> str:
     """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU with the name of its TPU has another id. The watch leaves it alone"
+    if cause.code is CauseCode.REPLACE_BY_HAND and "delete" not in cause.values:
+        return "replace its TPU, or launch the run on another TPU"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))

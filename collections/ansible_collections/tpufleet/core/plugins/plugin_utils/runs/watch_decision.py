@@ -308,7 +308,7 @@ def _act_within_budget(
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
     if _has_bad_worker(situation):
-        by_hand = Cause.of(CauseCode.REPLACE_BY_HAND, delete=_delete_command(situation.observed))
+        by_hand = _replace_by_hand(situation.observed)
         return situation.give_up(_failed_first(memory), cause, by_hand)
     if situation.now < memory.not_before:
         return situation.stay(state, cause, delay_cause(situation, action))
@@ -445,6 +445,13 @@ def delay_cause(situation: Situation, action: Action) -> Cause:
     """Return the cause that shows how many seconds remain until this action is tried."""
     code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
     return Cause.of(code, seconds=situation.memory.not_before - situation.now)
+
+
+def _replace_by_hand(observed: Observation) -> Cause:
+    """Return the advice to replace the TPU; with a command if create.yml can recreate it."""
+    if creation_blocker(observed, deletes=True):
+        return Cause(CauseCode.REPLACE_BY_HAND)
+    return Cause.of(CauseCode.REPLACE_BY_HAND, delete=_delete_command(observed))
 
 
 def _delete_command(observed: Observation) -> str:
