@@ -209,7 +209,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate templates: of ``vars`` into ``_user_vars``, of other options into ``_values``."""
+        """Evaluate templates; set ``_user_vars`` from ``vars``, ``_values`` from the other options."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         variables: dict[str, Any] = {
             "inventory_dir": directory,

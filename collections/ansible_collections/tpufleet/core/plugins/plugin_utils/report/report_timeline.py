@@ -14,7 +14,7 @@ from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 _MAX_BARS = 60
 #: The longest time in seconds from a launch to the start of its attempt; the release is copied in
 #: this time.
-_MAX_DELAY_TO_START_S = 900.0
+_MAX_START_DELAY_S = 900.0
 _CAUSE_NAMES = {TimeUse.REDONE: "repeated steps", TimeUse.CAPACITY: "waiting for capacity"}
 _KIND_NAMES = {OTHER: "", LAUNCH: "launch"}
 
@@ -52,7 +52,7 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
     if event.kind != LAUNCH:
         return before - 1
     follows = [
-        row for row, start in enumerate(starts) if 0 <= start - event.time < _MAX_DELAY_TO_START_S
+        row for row, start in enumerate(starts) if 0 <= start - event.time < _MAX_START_DELAY_S
     ]
     return follows[0] if follows else before - 1
 
