@@ -209,7 +209,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate templates; set ``_user_vars`` from ``vars``, ``_values`` from the other options."""
+        """Evaluate templates of ``vars`` (into ``_user_vars``) and other options (``_values``)."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         variables: dict[str, Any] = {
             "inventory_dir": directory,
