@@ -67,13 +67,13 @@ class ComputeCatalog:
         links = [self._frame.link(f"zones/{zone}") for zone in zones]
         return {**self._frame.common_fields("region", "", region), "status": "UP", "zones": links}
 
-    def _write_type(self, kind: DiskType, scope: str) -> dict[str, Any]:
+    def _write_type(self, disk_type: DiskType, scope: str) -> dict[str, Any]:
         return {
-            **self._frame.common_fields("diskType", scope, kind.name),
-            "description": kind.description,
+            **self._frame.common_fields("diskType", scope, disk_type.name),
+            "description": disk_type.description,
             "zone": self._frame.link(scope),
-            "defaultDiskSizeGb": str(kind.default_gb),
-            "validDiskSize": f"{kind.min_gb}GB-{kind.max_gb}GB",
+            "defaultDiskSizeGb": str(disk_type.default_gb),
+            "validDiskSize": f"{disk_type.min_gb}GB-{disk_type.max_gb}GB",
         }
 
 
@@ -148,19 +148,22 @@ class MachineTypes:
             raise missing(f"{PARENT}/{scope}/machineTypes/{name}")
         return self._write(MACHINE_TYPES[name], scope)
 
-    def _write(self, kind: MachineType, scope: str) -> dict[str, Any]:
-        text = f"{kind.cpus} vCPUs, {kind.memory_gb} GB RAM, {kind.chips} TPU chips"
-        chips = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.chips}
+    def _write(self, machine_type: MachineType, scope: str) -> dict[str, Any]:
+        cpus, memory_gb, chips = machine_type.cpus, machine_type.memory_gb, machine_type.chips
+        accelerator = {
+            "guestAcceleratorType": machine_type.accelerator,
+            "guestAcceleratorCount": chips,
+        }
         return {
-            **self._frame.common_fields("machineType", scope, kind.name),
-            "description": text,
+            **self._frame.common_fields("machineType", scope, machine_type.name),
+            "description": f"{cpus} vCPUs, {memory_gb} GB RAM, {chips} TPU chips",
             "zone": scope.rpartition("/")[2],  # the zone's name; other resources have its URL
-            "guestCpus": kind.cpus,
-            "memoryMb": kind.memory_gb * 1024,
+            "guestCpus": cpus,
+            "memoryMb": memory_gb * 1024,
             "imageSpaceGb": 0,
             "maximumPersistentDisks": _MAX_DISKS,
             "maximumPersistentDisksSizeGb": str(_MAX_DISK_GB),
             "isSharedCpu": False,
             "architecture": "X86_64",
-            "accelerators": [chips],
+            "accelerators": [accelerator],
         }

@@ -91,22 +91,23 @@ def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
     body = _canonical(value)
     check_name(body.get("name", ""))
     reference = body.get("type") or f"{scope}/diskTypes/pd-standard"
-    kind = DISK_TYPES.get(reference.rpartition("/")[2])
-    if kind is None or not f"/{reference}".endswith(f"/{scope}/diskTypes/{kind.name}"):
+    disk_type = DISK_TYPES.get(reference.rpartition("/")[2])
+    if disk_type is None or not f"/{reference}".endswith(f"/{scope}/diskTypes/{disk_type.name}"):
         known = ", ".join(DISK_TYPES)
         message = f"The resource '{reference}' was not found; {scope} has diskTypes/ {known}"
         raise ComputeError(404, "notFound", message)
-    size = int(body.get("sizeGb", kind.default_gb))
-    if not kind.min_gb <= size <= kind.max_gb:
-        reason = f"Disk size for {kind.name} must be {kind.min_gb} GB to {kind.max_gb} GB."
+    size = int(body.get("sizeGb", disk_type.default_gb))
+    if not disk_type.min_gb <= size <= disk_type.max_gb:
+        sizes = f"{disk_type.min_gb} GB to {disk_type.max_gb} GB"
+        reason = f"Disk size for {disk_type.name} must be {sizes}."
         raise bad_value("sizeGb", size, reason)
     if "accessMode" in body:
-        _check_access_mode(body["accessMode"], kind.name)
+        _check_access_mode(body["accessMode"], disk_type.name)
     return {
         "physicalBlockSizeBytes": "4096",
-        **({"accessMode": SINGLE} if kind.name in ACCESS_MODES else {}),
+        **({"accessMode": SINGLE} if disk_type.name in ACCESS_MODES else {}),
         **body,
-        "type": f"{PARENT}/{scope}/diskTypes/{kind.name}",
+        "type": f"{PARENT}/{scope}/diskTypes/{disk_type.name}",
         "sizeGb": str(size),
     }
 
@@ -145,11 +146,12 @@ def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
     return str(body["accessMode"])
 
 
-def _check_access_mode(mode: str, kind: str) -> None:
-    if not kind.startswith("hyperdisk-"):
-        raise bad_value("accessMode", mode, f"{kind} has no access mode, only Hyperdisk has one.")
-    if mode not in ACCESS_MODES[kind]:
-        reason = f"{kind} can have {', '.join(ACCESS_MODES[kind])}."
+def _check_access_mode(mode: str, type_name: str) -> None:
+    if not type_name.startswith("hyperdisk-"):
+        reason = f"{type_name} has no access mode, only Hyperdisk has one."
+        raise bad_value("accessMode", mode, reason)
+    if mode not in ACCESS_MODES[type_name]:
+        reason = f"{type_name} can have {', '.join(ACCESS_MODES[type_name])}."
         raise bad_value("accessMode", mode, reason)
 
 

@@ -160,20 +160,20 @@ class Firewalls(Collection):
 
     def _patch(self, call: Call) -> ComputeOperation:
         """Change the given fields of a rule; null removes a field."""
-        return self._change(call, "patch", keep=True)
+        return self._change(call, "patch", is_patch=True)
 
     def _update(self, call: Call) -> ComputeOperation:
-        return self._change(call, "update", keep=False)
+        return self._change(call, "update", is_patch=False)
 
     def _delete(self, call: Call) -> ComputeOperation:
         rule = self._find(call)
         self._table.remove(rule.uid)
         return self._begin(call, "delete", rule)
 
-    def _change(self, call: Call, verb: str, *, keep: bool) -> ComputeOperation:
-        new, rule = read_resource(call.json(), FIREWALL), self._find(call)
+    def _change(self, call: Call, verb: str, *, is_patch: bool) -> ComputeOperation:
+        requested, rule = read_resource(call.json(), FIREWALL), self._find(call)
         fixed = {key: rule.body[key] for key in ("name", "network")}
-        changed = self._complete({**(rule.body if keep else fixed), **new})
+        changed = self._complete({**(rule.body if is_patch else fixed), **requested})
         for key, value in fixed.items():
             if changed[key] != value:
                 raise bad_value(key, changed[key], f"It is {value} and cannot be changed")

@@ -75,10 +75,10 @@ class Queue:
             ):
                 current = self._requests.find(request.uid)
             if current is not None:
-                waits += self._wait(current)
+                waits += self._seconds_to_next_step(current)
         return min(waits, default=None)
 
-    def _wait(self, request: QueuedResource) -> list[float]:
+    def _seconds_to_next_step(self, request: QueuedResource) -> list[float]:
         if request.state == "ACTIVE":
             nodes = self._nodes.of_queued_resource(request.uid)
             return [max(0.0, end - time.time()) for end in _termination_times(nodes)]
@@ -139,10 +139,10 @@ class Queue:
         return requested_nodes(request.body, request.zone, request.request_name)
 
     def _add(
-        self, request: QueuedResource, node_id: str, requested: Mapping[str, Any]
+        self, request: QueuedResource, node_id: str, requested_node: Mapping[str, Any]
     ) -> Operation:
         zone = request.zone
-        body = self._resources.resolved(requested, zone)
+        body = self._resources.resolved(requested_node, zone)
         body["queuedResource"] = request.name
         if (end := run_end(request.body, time.time())) is not None:
             termination = {"terminationTimestamp": timestamp(end)}
@@ -171,14 +171,15 @@ class Queue:
         if any(node.state == "PREEMPTED" for node in nodes):
             return self._requests.move(request, "SUSPENDING")
         if lost:
-            message = f"not all nodes could be created: {self._reason(request.zone, min(lost))}"
+            reason = self._reason_for_missing_node(request.zone, min(lost))
+            message = f"not all nodes could be created: {reason}"
             error = {"code": RPC_INTERNAL, "message": message}
             return self._requests.move(request, "PROVISIONING", error=error)
         if all(node.state == "READY" for node in nodes):
             return self._requests.move(request, "ACTIVE")
         return False
 
-    def _reason(self, zone: str, node_id: str) -> str:
+    def _reason_for_missing_node(self, zone: str, node_id: str) -> str:
         error = self._operations.last_error(zone, name_of("nodes", zone, node_id))
         return error or f"{node_id} was deleted"
 

@@ -34,20 +34,20 @@ class HostMachines(Machines):
     network: network.Network
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
-    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
-        """Inject a fault into a running machine, or clear the fault if ``on`` is false."""
+    def _set_fault(self, name: str, fault: MachineFault, *, is_active: bool) -> None:
+        """Inject a fault into a running machine, or clear the fault if ``is_active`` is false."""
         raise NotImplementedError
 
     def inject(self, name: str, fault: MachineFault) -> None:
         """Inject a fault; raise MachineError if the machine is off or does not support it."""
         if not self.alive(name):
             raise MachineError(f"{name} is off. Only a running machine can have a fault")
-        self._set_fault(name, fault, on=True)
+        self._set_fault(name, fault, is_active=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:
         """Clear a fault; do nothing if the machine does not have it."""
         if fault in self.faults(name):
-            self._set_fault(name, fault, on=False)
+            self._set_fault(name, fault, is_active=False)
 
     def addresses(self) -> list[IPv4Address]:
         """Return all addresses that machines can have, lowest first."""

@@ -105,13 +105,13 @@ class NspawnMachines(HostMachines):
         """Request a shutdown: on SIGTERM, nspawn makes the guest halt (systemd-nspawn(1))."""
         processes.send(self._root_option(name), signal.SIGTERM)
 
-    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
+    def _set_fault(self, name: str, fault: MachineFault, *, is_active: bool) -> None:
         disk = self._directory(name) / _DISK
         if fault == "hang":
-            machine_faults.hang(self._group(name), on)
+            machine_faults.hang(self._group(name), is_active)
         elif fault == "cut":
-            machine_faults.cut(self._link(name), on)
-        elif on:
+            machine_faults.cut(self._link(name), is_active)
+        elif is_active:
             machine_faults.fill(disk, disk / _BALLAST)
         else:
             machine_faults.free(disk / _BALLAST)

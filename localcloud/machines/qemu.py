@@ -86,15 +86,15 @@ class QemuMachines(HostMachines):
                 faults.append("cut")
         return faults
 
-    def _set_fault(self, name: str, fault: MachineFault, *, on: bool) -> None:
+    def _set_fault(self, name: str, fault: MachineFault, *, is_active: bool) -> None:
         """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
         if fault == "full-disk":
             raise MachineError(f"{name}: the host can't fill the disk of a qemu machine")
         if fault == "cut":
-            machine_faults.cut(self.tap(name), on)
+            machine_faults.cut(self.tap(name), is_active)
             return
         try:
-            self._ask(name, "stop" if on else "cont")
+            self._ask(name, "stop" if is_active else "cont")
         except OSError as error:
             raise MachineError(f"{name}: {error}") from error
 

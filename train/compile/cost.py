@@ -15,21 +15,21 @@ def collective(instruction: Instruction) -> str | None:
     return next((c for c in COLLECTIVES if opcode in (c, f"{c}-start")), None)
 
 
-def matmul_flops(instruction: Instruction, within: Computation, module: Module) -> float:
+def matmul_flops(instruction: Instruction, computation: Computation, module: Module) -> float:
     """Return the FLOPs of all matmuls of an instruction and of the computations it calls.
 
-    ``within`` is the computation with the instruction, ``module`` the whole program.
+    ``computation`` contains the instruction, ``module`` is the whole program.
     """
     if instruction.opcode in ("convolution", "dot"):
-        return _matmul_flops(instruction, within)
+        return _matmul_flops(instruction, computation)
     body = module.computations.get(instruction.called, {})
     return sum(matmul_flops(inner, body, module) for inner in body.values())
 
 
-def _matmul_flops(instruction: Instruction, within: Computation) -> float:
+def _matmul_flops(instruction: Instruction, computation: Computation) -> float:
     """Return the FLOPs of one matmul, which a TPU's program calls a convolution."""
     out = instruction.arrays[0].shape
-    left, right = (within[name].arrays[0].shape for name in instruction.operands[:2])
+    left, right = (computation[name].arrays[0].shape for name in instruction.operands[:2])
     attributes = instruction.attributes
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
     if not labels:
@@ -58,11 +58,11 @@ def _matmul_flops(instruction: Instruction, within: Computation) -> float:
     return flops
 
 
-def hbm_bytes(instruction: Instruction, within: Computation, module: Module) -> int:
+def hbm_bytes(instruction: Instruction, computation: Computation, module: Module) -> int:
     """Return the bytes that an instruction reads from and writes to HBM.
 
-    ``within`` is the computation with the instruction, ``module`` the whole program. If the
-    instruction reads only slices of an operand, only these slices count.
+    ``computation`` contains the instruction, ``module`` is the whole program. If the instruction
+    reads only slices of an operand, only these slices count.
     """
     body = module.computations.get(instruction.called, {})
     names = {int(i.literal): i.name for i in body.values() if i.opcode == "parameter"}
@@ -84,7 +84,7 @@ def hbm_bytes(instruction: Instruction, within: Computation, module: Module) -> 
 
     moved = 0
     for i, operand in enumerate(instruction.operands):
-        size = within[operand].size(hbm_only=True) if operand in within else 0
+        size = computation[operand].size(hbm_only=True) if operand in computation else 0
         moved += read(names[i], size) if size and i in names else size
     written = instruction.size(hbm_only=True)
     updates = [i for i in body.values() if i.opcode == "dynamic-update-slice"]
@@ -93,16 +93,16 @@ def hbm_bytes(instruction: Instruction, within: Computation, module: Module) -> 
     return moved + written
 
 
-def attention_flops(instruction: Instruction, within: Computation) -> float:
+def attention_flops(instruction: Instruction, computation: Computation) -> float:
     """Return the FLOPs of the matmuls of a splash attention kernel.
 
-    ``within`` is the computation with the instruction that calls the kernel. The FLOPs follow from
-    the kernel's name, array shapes and block sizes. The forward kernel has 2 matmuls. In the
-    backward pass, the kernel for dk and dv has 4, the one for dq has 3, and a kernel for all three
-    has 5. Attention is causal, so blocks above the diagonal do not count. Returns 0 if no operand
-    has the shape (…, positions, head width).
+    ``computation`` contains the instruction, which calls the kernel. The FLOPs follow from the
+    kernel's name, array shapes and block sizes. The forward kernel has 2 matmuls. In the backward
+    pass, the kernel for dk and dv has 4, the one for dq has 3, and a kernel for all three has 5.
+    Attention is causal, so blocks above the diagonal do not count. Returns 0 if no operand has the
+    shape (…, positions, head width).
     """
-    operands = [within[name] for name in instruction.operands if within[name].arrays]
+    operands = [computation[name] for name in instruction.operands if computation[name].arrays]
     shapes = [operand.arrays[0].shape for operand in operands]
     shapes = [s for s in shapes if len(s) > 2 and s[-1] >= 64 and s[-2] >= 128]
     if not shapes:

@@ -148,12 +148,12 @@ class _Walk:
         self, name: str, times: float = 1, is_in_loop: bool = False, is_async: bool = False
     ) -> None:
         """Add the costs of the computation ``name``, which runs ``times`` times."""
-        within = self._module.computations[name]
+        computation = self._module.computations[name]
         counted_channels: set[str] = set()
-        for instruction in within.values():
+        for instruction in computation.values():
             opcode = instruction.opcode
             if opcode == "while":
-                count = trip_count(instruction, within, self._module)
+                count = trip_count(instruction, computation, self._module)
                 if count is None:
                     self.total.not_estimated["loop of unknown length"] += 1
                     count = 1
@@ -166,36 +166,36 @@ class _Walk:
                     self.add(callee, times, is_in_loop, starts)
             elif kind := collective(instruction):
                 is_overlapped = is_async or opcode.endswith("-start")
-                self._collective(instruction, within, kind, times, is_overlapped, is_in_loop)
+                self._collective(instruction, computation, kind, times, is_overlapped, is_in_loop)
             elif opcode == "send":
                 self._send(instruction, times, is_in_loop)
             elif opcode in ("copy-start", "slice-start"):
                 self.total.hbm_bytes += times * instruction.size(hbm_only=True)
             elif opcode == "custom-call":
-                self._kernel(instruction, within, times)
+                self._kernel(instruction, computation, times)
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
                     instruction, instruction, times, is_in_loop, counted_channels
                 )
-                self._fusion(instruction, within, times, communicates)
+                self._fusion(instruction, computation, times, communicates)
 
-    def _kernel(self, instruction: Instruction, within: Computation, times: float) -> None:
+    def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
             return  # not a kernel: it costs nothing
-        total, flops = self.total, times * attention_flops(instruction, within)
+        total, flops = self.total, times * attention_flops(instruction, computation)
         total.not_estimated[_base_name(instruction)] += times
         total.kernel_flops += flops
-        total.hbm_bytes += times * hbm_bytes(instruction, within, self._module)
+        total.hbm_bytes += times * hbm_bytes(instruction, computation, self._module)
         total.seconds_of[f"kernel {instruction.name}"] += flops / (
             KERNEL_SHARE * total.chip.peak_flops
         )
 
     def _fusion(
-        self, instruction: Instruction, within: Computation, times: float, communicates: bool
+        self, instruction: Instruction, computation: Computation, times: float, communicates: bool
     ) -> None:
         total, cycles = self.total, instruction.cycles
-        moved = times * hbm_bytes(instruction, within, self._module)
-        flops = times * matmul_flops(instruction, within, self._module)
+        moved = times * hbm_bytes(instruction, computation, self._module)
+        flops = times * matmul_flops(instruction, computation, self._module)
         total.hbm_bytes += moved
         total.matmul_flops += flops
         at_bandwidth = moved / total.chip.memory_bandwidth
@@ -252,7 +252,7 @@ class _Walk:
     def _collective(
         self,
         instruction: Instruction,
-        within: Computation,
+        computation: Computation,
         kind: str,
         times: float,
         is_overlapped: bool,
@@ -260,7 +260,8 @@ class _Walk:
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
         if instruction.opcode.endswith("-start"):  # the result of a -start contains its operands
-            operands = sum(within[name].size() for name in instruction.operands if name in within)
+            names = [name for name in instruction.operands if name in computation]
+            operands = sum(computation[name].size() for name in names)
             size = max(size - operands, size // 2)
         if instruction.opcode.startswith("reduce-scatter"):
             size *= n

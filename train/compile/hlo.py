@@ -136,12 +136,12 @@ def _find_outside_brackets(text: str, start: int, character: str) -> int:
     return len(text)
 
 
-def trip_count(loop: Instruction, within: Computation, module: Module) -> int | None:
+def trip_count(loop: Instruction, computation: Computation, module: Module) -> int | None:
     """Return how often a ``while`` loop runs; None if that is unknown.
 
-    ``within`` is the computation that contains the loop, ``module`` the whole program. Few loops of
-    TPU programs state the count in their attributes. Otherwise, it follows from the loop's
-    condition if that is ``i < n``, as in a scan.
+    ``computation`` contains the loop, ``module`` is the whole program. Few loops of TPU programs
+    state the count in their attributes. Otherwise, it follows from the loop's condition if that is
+    ``i < n``, as in a scan.
     """
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(known[1])
@@ -159,9 +159,9 @@ def trip_count(loop: Instruction, within: Computation, module: Module) -> int | 
     ]
     if indices:
         index = int(indices[0][1])
-        initial = _element(within, within.get(loop.operands[0]), index)
+        initial = _element(computation, computation.get(loop.operands[0]), index)
         while initial and initial.opcode in ("copy", "bitcast"):
-            initial = within.get(initial.operands[0])
+            initial = computation.get(initial.operands[0])
         if initial and initial.opcode == "constant":
             first = int(initial.literal)
         step = _element(body, list(body.values())[-1], index)
@@ -172,8 +172,8 @@ def trip_count(loop: Instruction, within: Computation, module: Module) -> int | 
 
 
 def _element(
-    within: Computation, instruction: Instruction | None, index: int
+    computation: Computation, instruction: Instruction | None, index: int
 ) -> Instruction | None:
     if instruction is None or instruction.opcode != "tuple" or index >= len(instruction.operands):
         return None
-    return within.get(instruction.operands[index])
+    return computation.get(instruction.operands[index])

@@ -206,10 +206,10 @@ def _write(
     directory: Path,
     text: Source,
     cfg: DataConfig,
-    configured: Tokenizer | None,
+    configured_tokenizer: Tokenizer | None,
     template: ChatTemplate | None,
 ) -> None:
-    tokenizer = configured
+    tokenizer = configured_tokenizer
     if tokenizer is None:
         chunks = (chunk for document in text.read() for chunk in document)
         tokenizer = tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))

@@ -150,8 +150,8 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
 
 def find_uv() -> str:
     """Return the path of uv, from PATH or UV_PATHS; raises CorpusError if there is none."""
-    executable = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
-    uv = shutil.which("uv") or executable
+    installed_uv = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
+    uv = shutil.which("uv") or installed_uv
     if uv is None:
         paths = " or ".join(map(str, UV_PATHS))
         raise CorpusError(f"uv: not found on PATH, nor as {paths}; install it to download a corpus")

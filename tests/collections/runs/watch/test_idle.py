@@ -82,8 +82,8 @@ def test_a_tpu_that_is_not_ready_is_in_use():
     ids=["first pass", "stored", "now", "zero", "none", "text", "future", "another TPU"],
 )
 def test_idle_time_starts_at_the_first_idle_pass_or_at_its_valid_stored_time(stored, since):
-    assert idle_since(stored, "7", is_used=False, now=NOW) == since
-    assert idle_since(stored, "7", is_used=True, now=NOW) == 0
+    assert idle_since(stored, "7", is_in_use=False, now=NOW) == since
+    assert idle_since(stored, "7", is_in_use=True, now=NOW) == 0
 
 
 def test_the_newest_and_young_unused_releases_stay():

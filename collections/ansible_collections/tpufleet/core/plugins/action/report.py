@@ -140,13 +140,14 @@ def read_outputs(
         except OutputError as error:
             return str(error)
 
-    selected = list(records)
+    all_records = list(records)
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-        results = dict(
-            zip((record.run for record in selected), pool.map(summarize, selected), strict=True)
-        )
+        names = (record.run for record in all_records)
+        results = dict(zip(names, pool.map(summarize, all_records), strict=True))
     trim(outputs.segments)
     summaries = {run: output for run, output in results.items() if isinstance(output, RunOutput)}
     errors = {error for error in results.values() if isinstance(error, str)}
-    shortened = [text for run, summary in summaries.items() for text in summary.warnings(run)]
-    return summaries, sorted(errors) + shortened
+    summary_warnings = [
+        warning for run, summary in summaries.items() for warning in summary.warnings(run)
+    ]
+    return summaries, sorted(errors) + summary_warnings

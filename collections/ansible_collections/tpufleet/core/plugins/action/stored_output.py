@@ -66,8 +66,8 @@ class ActionModule(ActionBase):
             if not processes:
                 return result | {"location": store.location}
             summary = cached_summary(store, record.run, objects, outputs.summaries)
-            newest = summary.attempts[-1].number
-            last_processes = [process for process in processes if process.attempt == newest]
+            last_attempt = summary.attempts[-1].number
+            last_processes = [process for process in processes if process.attempt == last_attempt]
             with ThreadPoolExecutor(MAX_PARALLEL) as pool:
                 tails = pool.map(
                     lambda process: log_tail(store, process, options["lines"]), last_processes
@@ -86,14 +86,15 @@ class ActionModule(ActionBase):
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
+        location = f"{store.location}/{record.run}"
         return result | {
             "changed": bool(files),
-            "location": f"{store.location}/{record.run}",
-            "attempt": newest,
+            "location": location,
+            "attempt": last_attempt,
             "answers": stored_answers(record.run, summary, logs),
             "files": files,
             "warnings": summary.warnings(record.run),
-            "msg": f"{record.run}: attempt {newest} is read from {store.location}/{record.run}",
+            "msg": f"{record.run}: attempt {last_attempt} is read from {location}",
         }
 
 

@@ -127,9 +127,7 @@ class ActionModule(ActionBase):
         return _result(results) | {
             "unwanted": [observed.node_description(node) for node in unwanted if is_own(node)],
             "to_delete": [
-                observed.node_description(outcome.replaced)
-                for outcome in results
-                if outcome.replaced
+                observed.node_description(result.replaced) for result in results if result.replaced
             ],
         }
 
@@ -175,7 +173,7 @@ class ActionModule(ActionBase):
         change_options = self._change_options(options)
         results = reconcile.delete_requests(source, requests, change_options)
         results += reconcile.delete(source, nodes, change_options)
-        if not any(outcome.failed for outcome in results):
+        if not any(result.failed for result in results):
             results += reconcile.delete_disks(source, disks, change_options)
         to_delete = [observed.request_description(request) for request in requests]
         to_delete += [_description(node, options) for node in nodes]
@@ -338,37 +336,37 @@ def _completed_spec(
 
 
 def _result(results: Sequence[reconcile.Result]) -> dict[str, Any]:
-    failed = [outcome for outcome in results if outcome.failed]
-    result: dict[str, Any] = {
-        "changed": any(outcome.changed for outcome in results),
+    failed = [result for result in results if result.failed]
+    module_result: dict[str, Any] = {
+        "changed": any(result.changed for result in results),
         "failed": bool(failed),
-        "msg": "; ".join(outcome.msg for outcome in failed or results) or "no TPU is selected",
+        "msg": "; ".join(result.msg for result in failed or results) or "no TPU is selected",
         "tpus": [
             {
-                "name": outcome.name,
-                "zone": outcome.zone,
-                "changed": outcome.changed,
-                "failed": outcome.failed,
-                "reason": outcome.reason,
-                "msg": outcome.msg,
-                "node": dict(outcome.node),
+                "name": result.name,
+                "zone": result.zone,
+                "changed": result.changed,
+                "failed": result.failed,
+                "reason": result.reason,
+                "msg": result.msg,
+                "node": dict(result.node),
             }
-            for outcome in results
+            for result in results
         ],
         "diff": [
             {
-                "before": dict(outcome.before),
-                "after": dict(outcome.after),
-                "before_header": f"TPU {outcome.name}",
-                "after_header": f"TPU {outcome.name}",
+                "before": dict(result.before),
+                "after": dict(result.after),
+                "before_header": f"TPU {result.name}",
+                "after_header": f"TPU {result.name}",
             }
-            for outcome in results
-            if outcome.changed
+            for result in results
+            if result.changed
         ],
     }
-    warnings = [warning for outcome in results for warning in outcome.warnings]
+    warnings = [warning for result in results for warning in result.warnings]
     if warnings:
-        result["warnings"] = warnings
+        module_result["warnings"] = warnings
     if failed:
-        result["reason"] = failed[0].reason
-    return result
+        module_result["reason"] = failed[0].reason
+    return module_result

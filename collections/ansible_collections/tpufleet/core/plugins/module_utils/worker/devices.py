@@ -15,13 +15,13 @@ _IN_IMAGE = re.compile(re.escape(ROOT) + r"/images/[0-9a-f]{64}/root(?=/)")
 """Prefix of the paths of open files of a run in a container image (image.py)."""
 
 
-def device_files(pattern: str, chip: int = -1) -> list[Path]:
+def device_files(device_glob: str, chip: int = -1) -> list[Path]:
     """List the device files that match a glob.
 
     If ``chip`` is not negative, lists only the file of the chip with this index. Leaves out
     ``/dev/vfio/vfio``, because it controls all devices.
     """
-    matches = Path("/").glob(pattern.lstrip("/")) if pattern else []
+    matches = Path("/").glob(device_glob.lstrip("/")) if device_glob else []
     files = sorted((path for path in matches if path.name != "vfio"), key=_number)
     return files if chip < 0 else files[chip : chip + 1]
 
@@ -32,13 +32,12 @@ def _number(path: Path) -> tuple[int, str]:
     return int(digits or 0), path.name
 
 
-def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
+def holders(device_glob: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
     """List the processes that hold a device open, as ``python3 (pid 812) holds /dev/accel0``.
 
-    ``pattern`` is a glob of device files. If ``chip`` is not negative, only the device of the chip
-    with this index counts.
+    If ``chip`` is not negative, only the device of the chip with this index counts.
     """
-    devices = {str(path) for path in device_files(pattern, chip)}
+    devices = {str(path) for path in device_files(device_glob, chip)}
     lines = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         for device in sorted(devices & open_files(folder)):
@@ -46,9 +45,9 @@ def holders(pattern: str, proc: Path = Path("/proc"), chip: int = -1) -> list[st
     return lines
 
 
-def groups(pattern: str, root: Path = Path("/")) -> list[int]:
+def groups(device_glob: str, root: Path = Path("/")) -> list[int]:
     """Return the ids of the groups other than root that may open the devices matching a glob."""
-    matches = list(root.glob(pattern.lstrip("/"))) if pattern else []
+    matches = list(root.glob(device_glob.lstrip("/"))) if device_glob else []
     # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
     gids = {path.stat().st_gid for path in matches if path.stat().st_mode & 0o060}
     return sorted(gids - {0})

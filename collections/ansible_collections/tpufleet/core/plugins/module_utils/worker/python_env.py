@@ -16,7 +16,7 @@ COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
 _ENV_PATH = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-NEEDED_MB = 1200
+MIN_FREE_MB = 1200
 """Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
 NEEDED_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
 """Additional disk space in MB that an environment needs if a package's name starts with the key."""
@@ -213,7 +213,7 @@ def needed_mb(lock: str) -> int:
         for name, mb in NEEDED_MB_FOR.items()
         if any(package.startswith(name) for package in pinned)
     )
-    return NEEDED_MB + sum(additional_mb)
+    return MIN_FREE_MB + sum(additional_mb)
 
 
 def check_free_space(folder: Path, needed_mb: int) -> None:

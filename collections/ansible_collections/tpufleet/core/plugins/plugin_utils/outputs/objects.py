@@ -147,7 +147,7 @@ class OutputBucket:
 
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
-        with self._cloud_errors():
+        with self._converting_errors():
             objects = self._bucket.list(start=f"{checked_name(run)}/", most=MAX_OBJECTS + 1)
             return readable(self.location, run, objects)
 
@@ -165,7 +165,7 @@ class OutputBucket:
         return content
 
     def _download(self, stored: StoredObject) -> bytes:
-        with self._cloud_errors():
+        with self._converting_errors():
             for _ in range(_READ_TRIES):
                 try:
                     return self._bucket.content(stored.name, generation=stored.generation)
@@ -181,7 +181,7 @@ class OutputBucket:
         )
 
     @contextmanager
-    def _cloud_errors(self) -> Iterator[None]:
+    def _converting_errors(self) -> Iterator[None]:
         if self._error:
             raise OutputError(self._error)
         try:

@@ -18,8 +18,10 @@ const charts = (() => {
   const formatInteger = (value) => Math.round(value).toLocaleString("en");
 
   // --- Elements ---
-  function createNode(space, name, attributes, ...children) {
-    const element = space ? document.createElementNS(space, name) : document.createElement(name);
+  function createNode(namespace, name, attributes, ...children) {
+    const element = namespace
+      ? document.createElementNS(namespace, name)
+      : document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
     element.append(...children);
     return element;
@@ -94,18 +96,18 @@ const charts = (() => {
    * values' range is at least a fifth of the largest value, so that noise does not fill the chart.
    */
   function rangeOf(series, log, isSteady) {
-    let [left, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
+    let [minX, maxX, minY, maxY] = [Infinity, -Infinity, Infinity, -Infinity];
     for (const { x, y } of series)
       x.forEach((step, index) => {
         if (!canShow(y[index], log)) return;
-        [left, last] = [Math.min(left, step), Math.max(last, step)];
-        [low, high] = [Math.min(low, y[index]), Math.max(high, y[index])];
+        [minX, maxX] = [Math.min(minX, step), Math.max(maxX, step)];
+        [minY, maxY] = [Math.min(minY, y[index]), Math.max(maxY, y[index])];
       });
-    if (log) return { left, last, low: low / 1.05, high: high * 1.05 };
-    if (isSteady) low = Math.min(low, high * 0.8);
-    const margin = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
-    const bottom = low >= 0 ? Math.max(0, low - margin) : low - margin;
-    return { left, last, low: bottom, high: high + margin };
+    if (log) return { minX, maxX, minY: minY / 1.05, maxY: maxY * 1.05 };
+    if (isSteady) minY = Math.min(minY, maxY * 0.8);
+    const margin = (maxY - minY) * 0.05 || Math.abs(maxY) * 0.05 || 1;
+    const bottom = minY >= 0 ? Math.max(0, minY - margin) : minY - margin;
+    return { minX, maxX, minY: bottom, maxY: maxY + margin };
   }
   /** Return the path of a curve, broken at gaps and at values that the axis can't show. */
   function pathOf({ x: steps, y: values, gaps }, x, y, log) {
@@ -152,9 +154,9 @@ const charts = (() => {
     const width = Math.max(figure.clientWidth, 240);
     const right = width - RIGHT;
     const bottom = height - BOTTOM;
-    const { left, last, low, high } = rangeOf(drawn, log, isSteady);
-    const x = scale(left, last, LEFT, right);
-    const y = scale(low, high, bottom, TOP, log);
+    const { minX, maxX, minY, maxY } = rangeOf(drawn, log, isSteady);
+    const x = scale(minX, maxX, LEFT, right);
+    const y = scale(minY, maxY, bottom, TOP, log);
     const ends = drawn.map(
       (curve) =>
         `${onPoint ? `${curve.name} ` : ""}from ${text(curve.y[0])} to ${text(curve.y.at(-1))}`,
@@ -168,14 +170,14 @@ const charts = (() => {
     });
     const put = (...node) => picture.append(svg(...node));
 
-    for (const tick of log ? logTicks(low, high, 7) : linearTicks(low, high, 6)) {
+    for (const tick of log ? logTicks(minY, maxY, 7) : linearTicks(minY, maxY, 6)) {
       const at = y(tick).toFixed(1);
       put("path", { class: "grid", d: `M${LEFT} ${at}H${right}` });
       const name = text === percent ? percent(tick) : si(tick);
       put("text", { class: "end", x: LEFT - 7, y: at, dy: 4 }, name);
     }
     const maxTicks = Math.max(3, Math.min(9, Math.floor(width / 90)));
-    for (const tick of linearTicks(left, last, maxTicks)) {
+    for (const tick of linearTicks(minX, maxX, maxTicks)) {
       const at = Math.min(x(tick), right - 8).toFixed(1);
       put("text", { class: "middle", x: at, y: bottom + 15 }, si(tick));
     }
@@ -184,7 +186,7 @@ const charts = (() => {
     if (label) put("text", { class: "middle", transform: rotation }, label);
     let lastLabelX = -Infinity;
     for (const [attempt, step] of starts) {
-      const at = x(Math.min(Math.max(step, left), last));
+      const at = x(Math.min(Math.max(step, minX), maxX));
       const name = svg("title", {}, `attempt ${attempt}, from step ${formatInteger(step)}`);
       put("path", { class: "start", d: `M${at.toFixed(1)} ${TOP}V${bottom}` }, name);
       if (at - lastLabelX < 14) continue;
@@ -211,7 +213,7 @@ const charts = (() => {
       const box = picture.getBoundingClientRect();
       const pixel = (event.clientX - box.left) * (width / box.width);
       const share = Math.min(Math.max((pixel - LEFT) / (right - LEFT), 0), 1);
-      const pointedX = left + share * (last - left);
+      const pointedX = minX + share * (maxX - minX);
       // Without onPoint the chart has one run: move the cursor to the nearest of its points.
       const at = onPoint ? pointedX : drawn[0].x[nearest(drawn[0].x, pointedX)];
       const values = drawn.map((curve) => text(curve.y[nearest(curve.x, at)]));

@@ -38,7 +38,7 @@ def timeline(view: RunView) -> str:
     for row, attempt in enumerate(attempts):
         row_events = [event for event, event_row in events if event_row == row]
         if attempt.ended and not any(event.kind == attempt.ended for event in row_events):
-            row_events.append(Event(attempt.end, attempt.ended, _ending(attempt)))
+            row_events.append(Event(attempt.end, attempt.ended, _ending_text(attempt)))
         lines.append(_bar(attempt, [_mark(event, position) for event in row_events], position))
     scale = f"<span><span>{moment(begin)}</span><span>{moment(end)}</span></span>"
     lines.append(f'<li class="scale"><span></span>{scale}<span></span></li></ol>')
@@ -60,7 +60,7 @@ def _row_of(event: Event, attempts: Sequence[Attempt]) -> int:
 def _bar(attempt: Attempt, marks: Sequence[str], position: Callable[[float], float]) -> str:
     start, end = position(attempt.start), position(attempt.end)
     duration_text = duration(attempt.end - attempt.start)
-    text = ", ".join(filter(None, (duration_text, escaped(_ending(attempt)))))
+    text = ", ".join(filter(None, (duration_text, escaped(_ending_text(attempt)))))
     return (
         f"<li><span>{attempt.number}</span>"
         f'<svg role="img" aria-label="attempt {attempt.number}: {text}">'
@@ -70,7 +70,7 @@ def _bar(attempt: Attempt, marks: Sequence[str], position: Callable[[float], flo
     )
 
 
-def _ending(attempt: Attempt) -> str:
+def _ending_text(attempt: Attempt) -> str:
     return attempt.ending or _KIND_NAMES.get(attempt.ended, attempt.ended)
 
 

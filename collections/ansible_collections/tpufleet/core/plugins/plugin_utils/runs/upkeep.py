@@ -85,25 +85,25 @@ class Upkeep:
             observed = owned_tpu(tpu, snapshot)
             if tpu.idle_delete_after is None or observed is None:
                 continue
-            is_used = in_use(observed, snapshot, records.values())
-            if not self._is_idle(observed, tpu.idle_delete_after, is_used):
+            is_in_use = in_use(observed, snapshot, records.values())
+            if not self._is_idle(observed, tpu.idle_delete_after, is_in_use):
                 continue
             error = "" if self.watch.check else self._delete(observed, snapshot)
             if error is not None:
                 yield observed.name, error
 
-    def _is_idle(self, tpu: ObservedTpu, allowed: int, is_used: bool) -> bool:
+    def _is_idle(self, tpu: ObservedTpu, idle_limit_s: int, is_in_use: bool) -> bool:
         key = f"{tpu.name}_{tpu.zone}"
         document, now = self.idle.read(key), self.watch.clock()
-        since = idle_since(document, tpu.id, is_used, now)
+        since = idle_since(document, tpu.id, is_in_use, now)
         if not self.watch.check and (document.get("id"), document.get("since")) != (tpu.id, since):
             with contextlib.suppress(RecordConflictError):
                 fields = {"id": tpu.id, "since": since}
                 self.idle.change(key, document.get("generation", 0), fields, {})
-        if not since or now - since < allowed:
+        if not since or now - since < idle_limit_s:
             return False
         label, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
-        self.watch.log(f"{label}: idle for {idle}, {allowed} s are allowed: delete")
+        self.watch.log(f"{label}: idle for {idle}, {idle_limit_s} s are allowed: delete")
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
@@ -211,17 +211,17 @@ def is_busy(answer: Mapping[str, Any]) -> bool:
     return bool(holders) or any(run["active"] for run in runs)
 
 
-def idle_since(memory: Mapping[str, Any], node_id: str, is_used: bool, now: float) -> float:
+def idle_since(memory: Mapping[str, Any], node_id: str, is_in_use: bool, now: float) -> float:
     """Return since when a TPU is idle, in unix seconds; 0 while it is in use.
 
     Args:
         memory: the document about the TPU that the previous pass stored.
         node_id: the TPU's id. If it differs from the one in ``memory``, the TPU was recreated, and
             the idle time starts at ``now``.
-        is_used: whether the TPU is in use now.
+        is_in_use: whether the TPU is in use now.
         now: unix seconds.
     """
-    if is_used:
+    if is_in_use:
         return 0.0
     since = memory.get("since")
     is_same = memory.get("id") == node_id and isinstance(since, (int, float)) and since > 0

@@ -190,10 +190,12 @@ def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> f
         or situation.memory.tries
     ):
         return None
-    waited = all(process.reason_code is ReasonCode.RENDEZVOUS_FAILED for process in ended)
+    all_rendezvous_failed = all(
+        process.reason_code is ReasonCode.RENDEZVOUS_FAILED for process in ended
+    )
     return (
         situation.now - launched_at
-        if waited and len(ended) < len(situation.observed.processes)
+        if all_rendezvous_failed and len(ended) < len(situation.observed.processes)
         else None
     )
 
@@ -230,14 +232,15 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
     on a worker that lost its connection to the others. Without such a peer, all processes count.
     """
     ended = ended_processes(situation)
-    own = [
+    failed_processes = [
         process
         for process in ended
         if process.state is not RunState.DONE and process.reason_code is not ReasonCode.PEER_ENDED
     ]
     peers = {process.peer for process in ended}
     reported_peers = [process for process in situation.observed.processes if process.host in peers]
-    return min(own or reported_peers or ended, key=lambda process: process.ended_at, default=None)
+    candidates = failed_processes or reported_peers or ended
+    return min(candidates, key=lambda process: process.ended_at, default=None)
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
@@ -329,20 +332,20 @@ def _failed_first(memory: Memory) -> Cause:
     return Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times)
 
 
-def _replace_bad_worker(situation: Situation, counted: Decision, cause: Cause) -> Decision:
-    """Return the decision to replace the TPU if ``counted`` gives up because of one bad worker.
+def _replace_bad_worker(situation: Situation, decision: Decision, cause: Cause) -> Decision:
+    """Return the decision to replace the TPU if ``decision`` gives up because of one bad worker.
 
-    ``counted`` is the decision after counting crashes. It is returned in all other cases, and if
+    ``decision`` was made after counting crashes. It is returned in all other cases, and if
     the TPU can't be replaced.
     """
-    situation = situation.with_memory(counted.memory)
-    if counted.action is not Action.GIVE_UP or not _has_bad_worker(situation):
-        return counted
+    situation = situation.with_memory(decision.memory)
+    if decision.action is not Action.GIVE_UP or not _has_bad_worker(situation):
+        return decision
     if situation.limits.crashes and situation.memory.crashes > situation.limits.crashes:
-        return counted
+        return decision
     situation = situation.with_memory(replace(situation.memory, not_before=0.0))
     replacement = replace_tpu(situation, RunState.FAILED, _failed_first(situation.memory), cause)
-    return counted if replacement.action is Action.NOTHING else replacement
+    return decision if replacement.action is Action.NOTHING else replacement
 
 
 def is_unreachable(process: ProcessStatus) -> bool:
