@@ -58,10 +58,8 @@ class Networks(Collection):
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
-        collection, subnets = (
-            f"{PROJECT}/global/networks",
-            f"{PROJECT}/regions/{{region}}/subnetworks",
-        )
+        collection = f"{PROJECT}/global/networks"
+        subnets = f"{PROJECT}/regions/{{region}}/subnetworks"
         resource, subnet = f"{collection}/{{network}}", f"{subnets}/{{subnetwork}}"
         views, changing, name = ("views",), self._frame.changing, "compute.subnetworks"
         aggregated, list_all = f"{AGGREGATED}/subnetworks", self._aggregated_subnetworks

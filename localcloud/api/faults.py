@@ -126,16 +126,14 @@ class Faults:
 
         The local cloud's own methods match only by their full name, never by a pattern.
         """
-        return [
-            fault
-            for fault in self._active[kind]
-            if not fault.is_over
-            and fault.zone in ("", zone)
-            and (
-                fault.method == method
-                or (_is_googles(method) and fnmatchcase(method, fault.method))
-            )
-        ]
+
+        def applies_to_method(fault: Fault) -> bool:
+            if fault.method == method:
+                return True
+            return _is_googles(method) and fnmatchcase(method, fault.method)
+
+        in_zone = [fault for fault in self._active[kind] if fault.zone in ("", zone)]
+        return [fault for fault in in_zone if not fault.is_over and applies_to_method(fault)]
 
     def clear(self) -> None:
         """End all faults."""

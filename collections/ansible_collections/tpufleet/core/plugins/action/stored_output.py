@@ -109,11 +109,8 @@ def copy(store: OutputStore, processes: Sequence[StoredProcess], destination: Pa
         for name, file_name in FILES.items():
             segments = getattr(process, name)
             if segments:
-                files.append(
-                    write(
-                        destination, folder / file_name, joined_content(contents(store, segments))
-                    )
-                )
+                content = joined_content(contents(store, segments))
+                files.append(write(destination, folder / file_name, content))
         for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]
             files.append(write(destination, folder / name, [store.read(stored)]))

@@ -47,10 +47,8 @@ class Reply:
         for detail in details if isinstance(details, list) else []:
             if isinstance(detail, Mapping) and detail.get("reason") == "SERVICE_DISABLED":
                 metadata = detail.get("metadata")
-                return (
-                    str(metadata.get("service") if isinstance(metadata, Mapping) else "")
-                    or "unknown"
-                )
+                service = metadata.get("service") if isinstance(metadata, Mapping) else ""
+                return str(service) or "unknown"
         older_errors = error.get("errors")
         for entry in older_errors if isinstance(older_errors, list) else []:
             if isinstance(entry, Mapping) and entry.get("reason") == "accessNotConfigured":

@@ -68,10 +68,8 @@ def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: ob
         return problem(CHECK, message, f"set outputs: gs://{bucket_url.bucket}/runs")
     rules = _rules(bucket)
     other_rules = [rule for rule in rules if not _is_replaced(rule, prefix)]
-    current_days, others_days = (
-        _deletion_age(rules, prefix),
-        _deletion_age(other_rules, prefix),
-    )
+    current_days = _deletion_age(rules, prefix)
+    others_days = _deletion_age(other_rules, prefix)
     url = f"gs://{bucket_url.bucket}/{prefix}"
     state = "is kept without limit" if current_days is None else f"is kept for {current_days} days"
     if current_days == (desired_days or None):

@@ -218,6 +218,8 @@ def _worker_host(
 ) -> Host:
     shape = shape_of(node.accelerator_type)
     endpoint = node.endpoints[worker]
+    is_external = options.address == "external"
+    address = endpoint.external_ip if is_external else endpoint.internal_ip
     own_variables = {
         "tpu_worker_id": worker,
         "tpu_chips": shape.chips_per_worker if shape else 0,
@@ -225,9 +227,7 @@ def _worker_host(
         "tpu_external_ip": endpoint.external_ip,
         "tpu_leader_ip": node.endpoints[0].internal_ip,
         "tpu_slice_leader_ip": slice_.leader_ip,
-        "ansible_host": endpoint.external_ip
-        if options.address == "external"
-        else endpoint.internal_ip,
+        "ansible_host": address,
     }
     if options.ssh_user:
         own_variables["ansible_user"] = options.ssh_user

@@ -85,10 +85,9 @@ class OutputDirectory:
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run. Raises OutputError."""
         objects: list[StoredObject] = []
+        run_folder = self._folder / checked_name(run)
         try:
-            for folder, _, names in (self._folder / checked_name(run)).walk(
-                on_error=_raise_unless_missing
-            ):
+            for folder, _, names in run_folder.walk(on_error=_raise_unless_missing):
                 for path in (folder / name for name in names):
                     with suppress(FileNotFoundError):
                         info = path.lstat()

@@ -246,9 +246,8 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
     resumed_at = float("inf")
     for index in reversed(range(len(attempts))):
         attempts[index] = own_steps[index].measured(attempts[index], resumed_at)
-        resumed_at = min(
-            resumed_at, own_steps[index].steps[0] if own_steps[index].steps else resumed_at
-        )
+        if own_steps[index].steps:
+            resumed_at = min(resumed_at, own_steps[index].steps[0])
     summary = RunOutput(attempts=tuple(attempts), is_cut=is_cut)
     summary = _with_log(store, run, processes, summary)
     if not len(rows):

@@ -93,15 +93,11 @@ def attempts_of(
         is_active: whether the last attempt has not ended.
     """
     stored = {attempt.number: attempt for attempt in output.attempts}
-    recorded_starts = launch_times(record)
-    stored_starts = {
-        number: attempt.began for number, attempt in stored.items() if attempt.began is not None
-    }
-    starts = sorted(
-        (
-            {number: time for number, time in recorded_starts.items() if number > 0} | stored_starts
-        ).items()
-    )
+    start_by_attempt = {number: time for number, time in launch_times(record).items() if number > 0}
+    for number, attempt in stored.items():
+        if attempt.began is not None:
+            start_by_attempt[number] = attempt.began
+    starts = sorted(start_by_attempt.items())
     attempts = []
     for index, (number, start) in enumerate(starts):
         next_start = starts[index + 1][1] if index + 1 < len(starts) else None

@@ -76,11 +76,8 @@ def record_launch(
 
     def record_once() -> RecordLaunchResult:
         last_record = store.read(run)
-        if (
-            same_checkpoints
-            and last_record
-            and (problem := moved_checkpoints_error(last_record, launch))
-        ):
+        compared = last_record if same_checkpoints else None
+        if compared and (problem := moved_checkpoints_error(compared, launch)):
             raise RunError(problem)
         was_wanted = last_record is not None and last_record.is_wanted
         if last_record and was_wanted and (problem := other_tpu_error(last_record, launch, ready)):
@@ -88,14 +85,12 @@ def record_launch(
         last_attempt = last_record.attempt if last_record else 0
         is_same = last_record is not None and last_record.launch.definition() == launch.definition()
         changes = changed_fields(last_record.launch, launch) if last_record else ()
-        may_be_done = (
-            last_record is not None and last_record.wanted is DesiredState.DONE and is_same
-        )
+        was_done = last_record is not None and last_record.wanted is DesiredState.DONE
+        may_be_done = was_done and is_same
         if not is_checked and (is_relaunch or was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
-            return RecordLaunchResult(
-                attempt_launch, False, was_wanted, last_attempt if is_same else 0, changes
-            )
+            finished_attempt = last_attempt if is_same else 0
+            return RecordLaunchResult(attempt_launch, False, was_wanted, finished_attempt, changes)
         if is_relaunch and not was_wanted:
             state = last_record.wanted if last_record else "unknown here"
             raise RunError(f"run {run}: not launched, because its desired state is {state}")

@@ -151,10 +151,8 @@ def missing_cached_file(launch: LaunchSpec, state_dir: Path) -> str:
 
     ``state_dir`` is the controller's local state directory.
     """
-    release, lock = (
-        cached_release_path(state_dir, launch.release),
-        cached_lock_path(state_dir, launch.requirements),
-    )
+    release = cached_release_path(state_dir, launch.release)
+    lock = cached_lock_path(state_dir, launch.requirements)
     try:
         verify_release(release)
     except ReleaseError:

@@ -143,9 +143,8 @@ def decide_ended(situation: Situation) -> Decision:
     observed, ended = situation.observed, ended_processes(situation)
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return situation.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
-    if len(ended) == len(observed.processes) and all(
-        process.state is RunState.DONE for process in ended
-    ):
+    is_done = all(process.state is RunState.DONE for process in ended)
+    if is_done and len(ended) == len(observed.processes):
         done = Cause(CauseCode.PROCESSES_DONE)
         return situation.act(Action.RECORD_DONE, RunState.DONE, done)
     if busy := next((process for process in observed.processes if process.other_run), None):
@@ -157,19 +156,19 @@ def decide_ended(situation: Situation) -> Decision:
         return situation.stay(RunState.STARTING, recently)
     first = first_ended(situation)
     if first is None:
-        return _act_with_delays(
-            situation, Action.LAUNCH, RunState.LOST, Cause(CauseCode.PROCESS_MISSING)
-        )
+        missing = Cause(CauseCode.PROCESS_MISSING)
+        return _act_with_delays(situation, Action.LAUNCH, RunState.LOST, missing)
     if refused := refused_process(situation):
         return situation.give_up(cause_of(refused))
     cause, reasons = cause_of(first), {process.reason_code for process in ended}
     if ReasonCode.LOSS_NOT_A_NUMBER in reasons:
-        nans = situation.memory.nans + (
-            situation.memory.counted_attempt != situation.record.attempt
-        )
+        memory = situation.memory
+        nans = memory.nans
+        if memory.counted_attempt != situation.record.attempt:
+            nans += 1
         if nans > situation.limits.nans:
             return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_NANS, count=nans))
-        situation = situation.with_memory(replace(situation.memory, nans=nans))
+        situation = situation.with_memory(replace(memory, nans=nans))
         return _launch_after_crash(situation, cause)
     all_by_peers = all(process.reason_code is ReasonCode.PEER_ENDED for process in ended)
     if reasons <= HARMLESS and not all_by_peers:
@@ -183,21 +182,16 @@ def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> f
     Returns None otherwise. ``ended`` has the processes that have ended. No more processes start if
     all have ended, or if one has ended for another reason than a failed rendezvous.
     """
+    observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at
-    if (
-        launched_at is None
-        or abs(situation.now - launched_at) >= LAUNCH_S
-        or situation.memory.tries
-    ):
+    if launched_at is None or abs(situation.now - launched_at) >= LAUNCH_S or memory.tries:
         return None
     all_rendezvous_failed = all(
         process.reason_code is ReasonCode.RENDEZVOUS_FAILED for process in ended
     )
-    return (
-        situation.now - launched_at
-        if all_rendezvous_failed and len(ended) < len(situation.observed.processes)
-        else None
-    )
+    if all_rendezvous_failed and len(ended) < len(observed.processes):
+        return situation.now - launched_at
+    return None
 
 
 def ended_processes(situation: Situation) -> list[ProcessStatus]:
@@ -320,12 +314,10 @@ def _act_within_budget(
 
 def _has_bad_worker(situation: Situation) -> bool:
     """Return whether one of several workers has been the first to fail too many times."""
-    exceeds_limit = (
-        situation.limits.same_worker and situation.memory.bad_times > situation.limits.same_worker
-    )
-    return bool(
-        exceeds_limit and situation.memory.bad_worker and len(situation.observed.processes) > 1
-    )
+    memory, limit = situation.memory, situation.limits.same_worker
+    if not limit or not memory.bad_worker:
+        return False
+    return memory.bad_times > limit and len(situation.observed.processes) > 1
 
 
 def _failed_first(memory: Memory) -> Cause:

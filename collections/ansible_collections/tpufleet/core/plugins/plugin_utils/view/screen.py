@@ -50,11 +50,9 @@ class Screen:
                 runs.
         """
         self._original_display, self._original_prompt = display.display, display.prompt_until
-        self._live_lines, self._brief_progress, self._store_progress = (
-            live_lines,
-            brief_progress,
-            store_progress,
-        )
+        self._live_lines = live_lines
+        self._brief_progress = brief_progress
+        self._store_progress = store_progress
         self._open_task, self._line_width = "", 0
         self._pending: tuple[str, str, str | None] | None = None
         self._block = LiveBlock(terminal) if terminal else None

@@ -51,15 +51,14 @@ class TaskTally:
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
             (IGNORED, IGNORED, self.name),
         )
-        return [
-            (outcome, (label, task, folded(hosts)))
-            for outcome, label, task in kinds
-            if (
-                hosts := [
-                    host for host, host_outcome in self.outcomes.items() if host_outcome == outcome
-                ]
-            )
-        ]
+        lines = []
+        for outcome, label, task in kinds:
+            hosts = [
+                host for host, host_outcome in self.outcomes.items() if host_outcome == outcome
+            ]
+            if hosts:
+                lines.append((outcome, (label, task, folded(hosts))))
+        return lines
 
     def _item_text(self) -> str:
         if not self.items:
