@@ -121,7 +121,7 @@ class TorchSide:
         command = [python, str(Path(__file__).with_name("bitesized_torch.py")), json.dumps(job)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
-        self.variant = self._read()["way"]
+        self.variant = self._read()["variant"]
 
     def turn(self) -> dict[str, Any]:
         """Train for one turn in the PyTorch process; return the figures that TpufleetSide does."""

@@ -180,7 +180,7 @@ def main():
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
     variant, trainer = fastest(job, start, Data(job))
-    print(json.dumps({"way": variant}), flush=True)
+    print(json.dumps({"variant": variant}), flush=True)
     for line in sys.stdin:
         begin = time.perf_counter()
         losses = trainer.train(int(line))

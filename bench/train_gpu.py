@@ -153,7 +153,7 @@ def report(case: Case, figures: dict[str, Any], torch: dict[str, Any] | None) ->
         print("  PyTorch is not measured. Use: --torch-python PYTHON")
     else:
         ratio = figures["rate"] / torch["rate"]
-        print(f"  PyTorch {torch['rate']:,.0f} tokens/s ({torch['way']}): ratio {ratio:.2f}")
+        print(f"  PyTorch {torch['rate']:,.0f} tokens/s ({torch['variant']}): ratio {ratio:.2f}")
     if not figures["gpu"] or figures["mfu"] is None:
         print("  no target is applied: no GPU with a published peak")
         return True

@@ -91,7 +91,7 @@ def main(job: dict[str, Any]) -> None:
     seconds = time.perf_counter() - begun
     rate = job["steps"] * job["batch"] * job["context"] / seconds
     description = f"torch {torch.__version__}, compiled, {device}, loss {loss.item():.3f}"
-    print(json.dumps({"rate": rate, "way": description}))
+    print(json.dumps({"rate": rate, "variant": description}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """HTTP proxy that makes a bucket read-only: forwards reads, answers every write with a 403.
 
-``python -m localcloud.bucket_read_only ENDPOINT BEHIND --of=DIRECTORY``
+``python -m localcloud.bucket_read_only ENDPOINT EMULATOR --of=DIRECTORY``
 
-ENDPOINT is the URL at which the proxy listens, BEHIND the URL of the bucket's emulator. DIRECTORY,
+ENDPOINT is the URL at which the proxy listens, EMULATOR that of the bucket's emulator. DIRECTORY,
 the bucket's directory, only identifies the process.
 """
 
@@ -20,7 +20,7 @@ _HOP_BY_HOP_HEADERS = ("connection", "keep-alive", "transfer-encoding", "upgrade
 
 
 class ReadOnly(ThreadingHTTPServer):
-    """Proxy server on the bucket's address; forwards to ``emulator_address``, a host and port."""
+    """The proxy: forwards reads to ``emulator_address`` (host and port) and refuses writes."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -86,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the proxy until the process is terminated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("endpoint")
-    parser.add_argument("behind")
+    parser.add_argument("emulator")
     parser.add_argument("--of", help="the bucket's directory; identifies this process")
     options = parser.parse_args(arguments)
-    ReadOnly(options.endpoint, options.behind).serve_forever()
+    ReadOnly(options.endpoint, options.emulator).serve_forever()
 
 
 if __name__ == "__main__":

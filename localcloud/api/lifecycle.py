@@ -265,7 +265,7 @@ class Lifecycle:
     def _end(
         self, operation: Operation, state: str, new_state: str, failures: Sequence[str]
     ) -> None:
-        """End an operation; move its node to ``new_state`` if it is in ``state``.
+        """End an operation; move its node to ``new_state`` if the node is in ``state``.
 
         If there are ``failures``, the new state is TERMINATED.
         """

@@ -14,7 +14,8 @@ from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.table import ZonalTable
 
-# Desired states of a node's machines: running, powered off, deleted.
+# Desired states of a node's machines: running, powered off, deleted. The values, as the columns
+# wanted and trouble, are in the databases of existing clouds.
 RUN = "run"
 OFF = "off"
 DELETED = "gone"

@@ -186,7 +186,7 @@ table ip {cloud.nft_table} {{
 def free_subnet(
     used: Iterable[IPv4Network], requested: IPv4Network | None = None, within: IPv4Network = RANGE
 ) -> IPv4Network | None:
-    """Return a subnet that overlaps none of ``used``, or None.
+    """Return a subnet that overlaps none of ``used``; None if there is none.
 
     The result is ``requested`` if it is free, else the first free subnet in ``within``.
     """

@@ -130,7 +130,7 @@ def missing_lines(output: str, expected: tuple[str, ...]) -> list[str]:
 
 
 def arguments(command: str) -> list[str]:
-    """Return a command's arguments without ``-i INVENTORY`` and ``ansible-playbook``."""
+    """Return a command's arguments without ``ansible-playbook`` and ``-i INVENTORY``."""
     split_command = shlex.split(command)
     if "-i" in split_command:
         index = split_command.index("-i")

@@ -94,7 +94,7 @@ def config_file(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session", autouse=True)
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of XLA's compile cache, which pytest's workers and the processes of tests share.
+    """Set up a compile cache for pytest's workers and the processes of tests; return its path.
 
     Also makes JAX compile quickly in this process, as QUICKLY_COMPILED does in others.
     """

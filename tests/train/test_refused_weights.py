@@ -92,7 +92,7 @@ def test_an_incomplete_file_is_refused(tmp_path: Path):
     del arrays["transformer.h.1.ln_1.bias"]
     save_file(arrays, path)
     with pytest.raises(
-        ConfigError, match=r"is missing h\.1\.ln_1\.bias, which a model of this con"
+        ConfigError, match=r"the tensor h\.1\.ln_1\.bias is missing, but the config"
     ):
         weights.check(config(path))
 

@@ -117,10 +117,10 @@ class Tokenizer:
     def encode_marked(
         self, texts: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Encode texts, each a list of (text, is_marked); return tokens and a mask of marked ones.
+        """Encode texts; return for each its tokens and a mask of those that are marked.
 
-        A byte-pair encoding encodes the joined spans, so spans do not change its tokens. A token is
-        marked if any of its characters is.
+        A text is a list of spans (text, is_marked). A byte-pair encoding encodes the joined spans,
+        so spans do not change its tokens. A token is marked if any of its characters is.
         """
         if self.encoding is None:
             return [self._encode_spans(spans) for spans in texts]

@@ -154,7 +154,9 @@ class _Weights:
         shapes = tensor_shapes(self.model, self.family)
         for name, expected in shapes.items():
             if name not in self.names:
-                raise ConfigError(f"{source} is missing {name}, which a model of this config has")
+                raise ConfigError(
+                    f"{source}: the tensor {name} is missing, but the config needs it"
+                )
             actual = self.tensors.shapes[self.names[name]]
             is_longer = actual[1:] == expected[1:] and actual > expected
             # A model may use only the first position embeddings of a file.

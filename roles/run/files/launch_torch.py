@@ -143,7 +143,7 @@ def accept_signals():
 
 
 def ending(code):
-    """Return how a process ended, as text, from its return code."""
+    """Describe the end of a process with this return code, such as "exited with 1"."""
     return f"exited with {code}" if code >= 0 else f"was ended by signal {-code}"
 
 

@@ -154,7 +154,7 @@ def worker_with_another_active_run(bad: Bad) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_start, "active_runs", lambda: ["other"])
         patch.setattr(run_unit, "unit_states", lambda runs: {runs[0]: {"ActiveState": "active"}})
-        patch.setattr(run_start.run_checkpoints, "write_problem", lambda *_: None)
+        patch.setattr(run_start.run_checkpoints, "unwritable_reason", lambda *_: None)
         patch.setattr(run_start, "is_set_up", lambda root: False)
         patch.setattr(run_start, "is_complete", lambda env: True)
         return printed_failure("; ".join(run_start.blockers(process(), paths)))
@@ -170,7 +170,7 @@ def checkpoints_on_a_disk_of_the_leader(bad: Bad) -> str:
 def bucket_without_write_permission(bad: Bad) -> str:
     bad.scripted.handler = lambda asked: error(403, "no storage.objects.create access")
     emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
-    return printed_failure(run_checkpoints.write_problem("gs://fleet/a", emulator) or "")
+    return printed_failure(run_checkpoints.unwritable_reason("gs://fleet/a", emulator) or "")
 
 
 @case("'soon'")

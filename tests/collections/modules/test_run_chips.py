@@ -146,7 +146,7 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
     active = {"run": "other", "state": "training", "active": True, "launched": {"chip": 1}}
     monkeypatch.setattr(run_start, "active_runs", lambda: ["other"])
     monkeypatch.setattr(run_start, "observe", lambda *_, **__: active)
-    monkeypatch.setattr(run_start.run_checkpoints, "write_problem", lambda *_: None)
+    monkeypatch.setattr(run_start.run_checkpoints, "unwritable_reason", lambda *_: None)
     paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
 
     def blockers_of(chip):

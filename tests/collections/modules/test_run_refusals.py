@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
     loss_reason,
-    write_problem,
+    unwritable_reason,
 )
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome import (
@@ -44,7 +44,7 @@ def paths(paths, monkeypatch):
     (paths.root / "ready.json").write_text('{"content": "x"}')
     monkeypatch.setattr(run_start, "active_runs", list)
     monkeypatch.setattr(run_start, "is_complete", lambda _: True)
-    monkeypatch.setattr(run_start.run_checkpoints, "write_problem", lambda *_: None)
+    monkeypatch.setattr(run_start.run_checkpoints, "unwritable_reason", lambda *_: None)
     return paths
 
 
@@ -127,7 +127,7 @@ def test_a_file_system_that_does_not_respond_is_a_blocker_within_seconds(tmp_pat
     monkeypatch.setattr(run_checkpoints, "USER", pwd.getpwuid(os.geteuid()).pw_name)
     monkeypatch.setattr(run_checkpoints, "TRY_SECONDS", 0.5)
 
-    assert write_problem(str(tmp_path), {}).startswith(
+    assert unwritable_reason(str(tmp_path), {}).startswith(
         f"{tmp_path}: the file system did not respond"
     )
 
@@ -138,7 +138,7 @@ def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_cre
 ):
     monkeypatch.setattr(run_checkpoints, "USER", "daemon")
 
-    problem = write_problem(f"{tmp_path}/x/checkpoints/mine", {})
+    problem = unwritable_reason(f"{tmp_path}/x/checkpoints/mine", {})
 
     assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in problem
 
@@ -147,7 +147,7 @@ def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_cre
 def test_an_existing_directory_is_not_given_to_the_trainer_s_user(tmp_path, monkeypatch):
     monkeypatch.setattr(run_checkpoints, "USER", "daemon")
 
-    problem = write_problem(f"{tmp_path}/mine", {})
+    problem = unwritable_reason(f"{tmp_path}/mine", {})
 
     assert "Let daemon write there, or " in problem
     assert "setup.yml" not in problem
@@ -155,7 +155,7 @@ def test_an_existing_directory_is_not_given_to_the_trainer_s_user(tmp_path, monk
 
 def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):
     monkeypatch.setattr(
-        run_checkpoints, "write_problem", lambda *_: "/data/mine: it does not respond"
+        run_checkpoints, "unwritable_reason", lambda *_: "/data/mine: it does not respond"
     )
     monkeypatch.setattr(run_start, "lost_with_tpu", lambda _: pytest.fail("it would block"))
     local = process(checkpoints="/data/mine", volatile_checkpoints=False)
@@ -201,7 +201,7 @@ def forbidding(scripted):
 
 
 def test_a_bucket_without_write_permission_names_the_missing_permission(forbidding):
-    problem = write_problem("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
+    problem = unwritable_reason("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
 
     assert "HTTP 403, robot@x does not have storage.objects.create access" in problem
     assert "storage.objectUser" in problem
@@ -230,12 +230,12 @@ def test_an_unreachable_bucket_for_output_does_not_block_a_launch(paths):
 
 
 def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
-    assert write_problem("gs://fleet/a/b", {"STORAGE_EMULATOR_HOST": emulator}) is None
+    assert unwritable_reason("gs://fleet/a/b", {"STORAGE_EMULATOR_HOST": emulator}) is None
     assert Bucket("gs://fleet", address=emulator).names() == []
 
 
 def test_a_missing_bucket_is_named_with_the_http_status(emulator):
-    problem = write_problem("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
+    problem = unwritable_reason("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
 
     assert problem.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
 
@@ -243,14 +243,16 @@ def test_a_missing_bucket_is_named_with_the_http_status(emulator):
 def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named(monkeypatch):
     monkeypatch.setattr(bucket_objects, "TOKEN", nowhere())
 
-    assert "(Connection refused)" in write_problem(
+    assert "(Connection refused)" in unwritable_reason(
         "gs://fleet/a", {"STORAGE_EMULATOR_HOST": nowhere()}
     )
-    assert "(Connection refused)" in write_problem("gs://fleet/a", {})
+    assert "(Connection refused)" in unwritable_reason("gs://fleet/a", {})
 
 
 def test_a_checkpoint_location_that_is_neither_directory_nor_bucket_is_refused():
-    assert "s3://fleet: checkpoints need a directory or a bucket" in write_problem("s3://fleet", {})
+    assert "s3://fleet: checkpoints need a directory or a bucket" in unwritable_reason(
+        "s3://fleet", {}
+    )
 
 
 def test_a_directory_on_the_workers_own_disk_is_lost_with_the_tpu(tmp_path):

@@ -135,7 +135,7 @@ def check(method: Method, code: int, answer: Any) -> None:
     elif method.answer:
         check_message(answer, method.answer, method.api, method.name)
     else:
-        _want(answer == {}, method.name, answer, "empty")
+        _require(answer == {}, method.name, answer, "empty")
 
 
 def check_message(
@@ -153,11 +153,11 @@ def check_message(
     if not as_requested and (missing := always - set(value)):
         raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
     if is_compute and (name := properties.get("kind", {}).get("default")):
-        _want(value.get("kind") == name, f"{path}.kind", value.get("kind"), name)
+        _require(value.get("kind") == name, f"{path}.kind", value.get("kind"), name)
     if schema == "Operation" and is_compute:
         done = value["status"] == "DONE"
-        _want(("endTime" in value) == done, path, value, "with an end as it is DONE")
-        _want((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
+        _require(("endTime" in value) == done, path, value, "with an end as it is DONE")
+        _require((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
     elif schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
         raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
     for name, item in value.items():
@@ -166,7 +166,7 @@ def check_message(
 
 
 def _check_names(value: Any, kind: Mapping[str, Any], path: str) -> None:
-    _want(isinstance(value, dict), path, value, kind.get("id", "an object"))
+    _require(isinstance(value, dict), path, value, kind.get("id", "an object"))
     if unknown := set(value) - set(kind.get("properties", {})):
         raise SchemaError(f"{path}: {kind.get('id')} has no {', '.join(sorted(unknown))}")
 
@@ -175,7 +175,9 @@ def _check_value(value: Any, kind: Mapping[str, Any], api: str, path: str) -> No
     if "$ref" in kind:
         check_message(value, kind["$ref"], api, path, as_requested=".nodeSpec[" in path)
     elif kind["type"] == "array":
-        _want(isinstance(value, list) and bool(value), path, value, "a list with something in it")
+        _require(
+            isinstance(value, list) and bool(value), path, value, "a list with something in it"
+        )
         for index, item in enumerate(value):
             _check_value(item, kind["items"], api, f"{path}[{index}]")
     elif kind["type"] == "object":
@@ -189,52 +191,54 @@ def _check_value(value: Any, kind: Mapping[str, Any], api: str, path: str) -> No
         form = kind.get("format", "")
         defaults = () if api == "compute" else (0, "", *(["0"] if form == "int64" else []))
         is_fine = type(value) is _SIMPLE[kind["type"]] and value not in defaults
-        _want(is_fine, path, value, f"a {kind['type']}, not default")
-        _want(value in kind.get("enum", [value]), path, value, "a name of the enum")
+        _require(is_fine, path, value, f"a {kind['type']}, not default")
+        _require(value in kind.get("enum", [value]), path, value, "a name of the enum")
         if pattern := kind.get("pattern") or _FORMATS.get(form):
-            _want(bool(re.fullmatch(pattern, value)), path, value, f"of format {form or pattern}")
+            _require(
+                bool(re.fullmatch(pattern, value)), path, value, f"of format {form or pattern}"
+            )
         if form == "byte":
             base64.b64decode(value, altchars=b"-_", validate=True)
 
 
 def _check_map(value: Any, inner: Mapping[str, Any], api: str, path: str) -> None:
-    _want(isinstance(value, dict), path, value, "an object")
+    _require(isinstance(value, dict), path, value, "an object")
     if inner.get("type") != "any":
-        _want(bool(value), path, value, "left out if it is empty")
+        _require(bool(value), path, value, "left out if it is empty")
         for key, item in value.items():
             if "$ref" in inner:
                 check_message(item, inner["$ref"], api, f"{path}.{key}")
             else:
-                _want(isinstance(item, str), f"{path}.{key}", item, "a string")
+                _require(isinstance(item, str), f"{path}.{key}", item, "a string")
         return
     prefix, _, full_name = value.get("@type", "").rpartition("/")
-    _want(prefix == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
+    _require(prefix == "type.googleapis.com" and bool(full_name), path, value, "of a named @type")
     package, _, name = full_name.rpartition(".")
     if package in ("google.protobuf", f"google.cloud.tpu.{api}"):
         content = {key: item for key, item in value.items() if key != "@type"}
         check_message(content, name, api, path)
     else:
-        _want(not package.startswith("google.cloud.tpu."), path, full_name, f"of {api}")
+        _require(not package.startswith("google.cloud.tpu."), path, full_name, f"of {api}")
 
 
 def _check_error(answer: Any, code: int, api: str) -> None:
-    _want(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
+    _require(set(answer) == {"error"}, "answer", answer, "an object with an error alone")
     content = {key: item for key, item in answer["error"].items() if key != "status"}
     if api != "compute":
         status = answer["error"].get("status")
-        _want(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
+        _require(isinstance(status, str) and status.isupper(), "error.status", status, "a status")
         check_message(content, "Status", api, "error")
         return
-    _want(set(content) == set(_COMPUTE_ERROR), "error", content, "of code, message and errors")
+    _require(set(content) == set(_COMPUTE_ERROR), "error", content, "of code, message and errors")
     for name, kind in _COMPUTE_ERROR.items():
-        _want(type(content[name]) is kind, f"error.{name}", content[name], kind.__name__)
-    _want(content["code"] == code, "error.code", content["code"], f"the answer's {code}")
+        _require(type(content[name]) is kind, f"error.{name}", content[name], kind.__name__)
+    _require(content["code"] == code, "error.code", content["code"], f"the answer's {code}")
     for entry in content["errors"]:
         keys = {"domain", "reason", "message"}
-        _want(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
+        _require(set(entry) == keys and all(entry.values()), "error.errors", entry, f"of {keys}")
 
 
-def _want(is_valid: bool, path: str, value: Any, expected: str) -> None:
-    """Raise SchemaError for the field at ``path`` unless the condition is true."""
+def _require(is_valid: bool, path: str, value: Any, expected: str) -> None:
+    """Raise SchemaError for the field at ``path`` unless it ``is_valid``."""
     if not is_valid:
         raise SchemaError(f"{path} is {value!r}, not {expected}")

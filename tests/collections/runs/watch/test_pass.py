@@ -419,7 +419,7 @@ def test_only_the_tpu_of_an_unreachable_worker_is_deleted(controller):
 
 
 def record_launch_phase(controller, began):
-    """Record a run whose phase ``launch`` began at ``began``, in unix seconds, and did not end."""
+    """Record a run whose phase ``launch`` began at ``began`` (unix seconds) and has not ended."""
     controller.record_launch()
     generation = controller.records.read("mine")["generation"]
     fields = {"phase": "launch", "phase_since": began, "wanted_seconds": 0.0, "wanted_since": began}

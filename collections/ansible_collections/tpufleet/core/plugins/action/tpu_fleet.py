@@ -105,7 +105,7 @@ class ActionModule(ActionBase):
         fleet = all_entries = parse_fleet(options["fleet"])
         if options["only"] and options["zone"]:
             fleet = in_zone(fleet, options["only"], options["zone"])
-        is_own = _is_own_node(options)
+        is_own = _own_node_filter(options)
         zones = zones_of(options["api"])
         nodes = list_nodes(source, zones)
         matched = observed.match(fleet, nodes, zones, is_own)
@@ -156,7 +156,7 @@ class ActionModule(ActionBase):
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, all_nodes, queued)
-            is_own = _is_own_node(options)
+            is_own = _own_node_filter(options)
             nodes = list(observed.match(fleet, all_nodes, zones, is_own).present.values())
             not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
             not_deleted += filter(
@@ -277,7 +277,7 @@ def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -
     return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))
 
 
-def _is_own_node(options: Mapping[str, Any]) -> Callable[[Node], bool]:
+def _own_node_filter(options: Mapping[str, Any]) -> Callable[[Node], bool]:
     return lambda node: is_ours(node.labels, options["fleet_name"])
 
 
@@ -300,7 +300,7 @@ def _owner_check(options: Mapping[str, Any]) -> Callable[[Node | QueuedResource]
 
 
 def _description(node: Node, options: Mapping[str, Any]) -> dict[str, Any]:
-    return observed.node_description(node) | {"is_ours": _is_own_node(options)(node)}
+    return observed.node_description(node) | {"is_ours": _own_node_filter(options)(node)}
 
 
 def _not_deleted_text(node: Node) -> str:

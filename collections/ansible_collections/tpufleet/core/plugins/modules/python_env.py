@@ -12,7 +12,7 @@ description:
   - The proof is a command that computes something on the devices of this worker, as the trainer's
     user and with a time limit. Its result is stored in a file beside the environment. The proof
     runs once, and again if O(proof) changes. It does not run while a process holds a device.
-  - The TPU's leader downloads what the lock file pins and installs the environment. The other
+  - The TPU's leader downloads the packages of the lock file and installs the environment. The other
     workers copy the environment if they have the same interpreter; otherwise they copy the
     downloads and install the environment from these. Every installation checks the lock file's
     hashes.

@@ -177,7 +177,9 @@ def install_python(uv: Path, folder: Path, version: str, mirror: str, env: dict)
         raise EnvError(f"{without_secrets(str(error), environment)}. {hint}") from None
     python = installed_python(folder, version)
     if not python:
-        raise EnvError(f"uv installed no Python {version} in {folder}. {hint}")
+        raise EnvError(
+            f"uv reported success, but did not install Python {version} in {folder}. {hint}"
+        )
     return python
 
 

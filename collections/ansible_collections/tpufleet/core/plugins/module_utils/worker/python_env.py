@@ -17,11 +17,11 @@ CHECKED = Path("/run/tpufleet/envs")
 _ENV_PATH = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 MIN_FREE_MB = 1200
-"""Disk space in MB that an environment needs, without the packages in NEEDED_MB_FOR."""
-NEEDED_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
+"""Disk space in MB that an environment needs, without the packages in MIN_FREE_MB_FOR."""
+MIN_FREE_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
 """Additional disk space in MB that an environment needs if a package's name starts with the key."""
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
-DOWNLOADING = "downloading what the lock file pins"
+DOWNLOADING = "downloading the packages of the lock file"
 FIX = (
     "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
     "ansible-playbook setup.yml"
@@ -210,7 +210,7 @@ def needed_mb(lock: str) -> int:
     pinned = packages(lock)
     additional_mb = (
         mb
-        for name, mb in NEEDED_MB_FOR.items()
+        for name, mb in MIN_FREE_MB_FOR.items()
         if any(package.startswith(name) for package in pinned)
     )
     return MIN_FREE_MB + sum(additional_mb)

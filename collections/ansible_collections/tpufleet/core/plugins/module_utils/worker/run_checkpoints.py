@@ -23,7 +23,7 @@ TRY_SECONDS = 60.0
 _REFUSALS = (401, 403, 404)
 
 
-def write_problem(path: str, env: Mapping[str, str]) -> str | None:
+def unwritable_reason(path: str, env: Mapping[str, str]) -> str | None:
     """Try to write to a checkpoint location as the trainer will.
 
     Returns why it fails; None if it works.
@@ -105,12 +105,12 @@ def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
     return f"{url}: this worker can't write checkpoints there ({cause}). {fix}"
 
 
-def outputs_problem_of(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
+def unwritable_outputs_reason(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
     """Try to write to the location ``outputs`` of a run's stored output.
 
     Returns why the bucket refuses it, else None. Writes nothing if the checkpoints are in the same
-    bucket, because ``write_problem`` checks that bucket. Returns None for a bucket that does not
-    respond, because the service that stores output will try again.
+    bucket, because ``unwritable_reason`` checks that bucket. Returns None for a bucket that does
+    not respond, because the service that stores output will try again.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None

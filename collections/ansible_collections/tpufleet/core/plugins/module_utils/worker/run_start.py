@@ -139,10 +139,10 @@ def blockers(
             f"{holder}, but belongs to no run. {END_STRAYS}"
             for holder in holders(device_glob, chip=spec.chip)
         ]
-    checkpoint_problem = run_checkpoints.write_problem(spec.checkpoints, variables)
+    checkpoint_problem = run_checkpoints.unwritable_reason(spec.checkpoints, variables)
     if checkpoint_problem:
         problems.append(checkpoint_problem)
-    if outputs_problem := run_checkpoints.outputs_problem_of(
+    if outputs_problem := run_checkpoints.unwritable_outputs_reason(
         spec.outputs, spec.checkpoints, variables
     ):
         problems.append(outputs_problem)

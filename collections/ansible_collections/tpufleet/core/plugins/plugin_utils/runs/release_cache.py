@@ -113,10 +113,7 @@ def local_state_dir(fleet_state: str) -> str:
 
 
 def cached_release_path(state_dir: Path, release: str) -> Path:
-    """Return the path of a cached release.
-
-    ``state_dir`` is the controller's local state directory.
-    """
+    """Return where a release is cached below ``state_dir``, the local state directory."""
     return state_dir / RELEASES / release
 
 
