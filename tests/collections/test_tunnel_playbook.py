@@ -29,7 +29,7 @@ def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inven
     [
         ("", 3, "jupyterlab is not in the Python environment. Add it to worker_extras"),
         ("x: No such file", 127, "does not run (x: No such file). Install it: ansible-playbook"),
-        ("none. Create it: ansible-playbook setup.yml", 1, "none. Create it: ansible-playbook"),
+        ("none. Create it: ansible-playbook setup.yml", 4, "none. Create it: ansible-playbook"),
     ],
 )
 def test_root_runs_no_code_of_the_environment_or_the_release(

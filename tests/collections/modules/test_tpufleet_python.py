@@ -72,7 +72,7 @@ def test_without_a_release_python_runs_and_the_command_to_push_one_is_shown(root
 def test_without_an_environment_the_error_names_setup(root, release, lost):
     (root / lost).unlink()
     result = run_python(root, "-c", "print(1)")
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (4, "")
     assert "Create it: ansible-playbook setup.yml" in result.stderr
 
 
