@@ -153,11 +153,11 @@ def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
     _join(job)
     import jax
 
-    from train.run import mesh
+    from train.run.mesh import make_mesh
     from train.run.restore import restored_params
 
-    devices = mesh.make_mesh(jax.devices())
-    return restored_params(job.cfg, job.contract, corpus, devices, job.args.step), devices
+    mesh = make_mesh(jax.devices())
+    return restored_params(job.cfg, job.contract, corpus, mesh, job.args.step), mesh
 
 
 def _show(result: object) -> None:
@@ -172,9 +172,9 @@ def _eval(job: Job) -> int:
     corpus = Corpus(fetched(job.cfg.data, job.contract), job.cfg)
     from train.run.evaluation import evaluate_heldout
 
-    params, devices = _restored(job, corpus)
-    check_batch_divisible(job.cfg, devices.size, "devices")
-    loss, bits = evaluate_heldout(params, job.cfg, corpus, devices)
+    params, mesh = _restored(job, corpus)
+    check_batch_divisible(job.cfg, mesh.size, "devices")
+    loss, bits = evaluate_heldout(params, job.cfg, corpus, mesh)
     _show(
         f"held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
         f"{'' if bits is None else f'{bits:.4f} bits per byte, '}"

@@ -26,7 +26,7 @@ def seconds_of(text: str) -> float:
     return float(text.removesuffix("s"))
 
 
-def moment_of(text: str) -> float:
+def parse_timestamp(text: str) -> float:
     """Parse JSON of google.protobuf.Timestamp into seconds since 1970.
 
     Raises ValueError if ``text`` is not a timestamp.

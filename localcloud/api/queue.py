@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from localcloud.api.catalog import name_of
-from localcloud.api.clock import moment_of, timestamp
+from localcloud.api.clock import parse_timestamp, timestamp
 from localcloud.api.database import Database
 from localcloud.api.errors import RPC_DEADLINE_EXCEEDED, RPC_INTERNAL, ApiError
 from localcloud.api.faults import Faults
@@ -265,4 +265,4 @@ class Queue:
 def _termination_times(nodes: Sequence[Node]) -> list[float]:
     """Return the termination times of nodes with a limited run duration (seconds since 1970)."""
     times = [node.body["schedulingConfig"].get("terminationTimestamp") for node in nodes]
-    return [moment_of(text) for text in times if text]
+    return [parse_timestamp(text) for text in times if text]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from localcloud.api.catalog import PARENT
-from localcloud.api.clock import moment_of, seconds_of
+from localcloud.api.clock import parse_timestamp, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, select_fields
 from localcloud.api.node_message import NODES, checked, checked_node_id
@@ -137,7 +137,7 @@ def run_end(body: Mapping[str, Any], created: float) -> float | None:
     if len(fields) > 1:
         raise invalid(path, f"only one of {', '.join(sorted(fields))} is allowed")
     if "terminationTime" in fields:
-        return _time(f"{path}.terminationTime", fields["terminationTime"], moment_of)
+        return _time(f"{path}.terminationTime", fields["terminationTime"], parse_timestamp)
     if "maxRunDuration" in fields:
         return created + _time(f"{path}.maxRunDuration", fields["maxRunDuration"], seconds_of)
     return None
@@ -206,11 +206,11 @@ def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float |
         path = f"queuedResource.queueingPolicy.{name}"
         if name == "validInterval":
             for end, moment in text.items():
-                bounds[end] = _time(f"{path}.{end}", moment, moment_of)
+                bounds[end] = _time(f"{path}.{end}", moment, parse_timestamp)
         else:
             end = "startTime" if "After" in name else "endTime"
             relative = name.endswith("Duration")
-            bound = _time(path, text, seconds_of if relative else moment_of)
+            bound = _time(path, text, seconds_of if relative else parse_timestamp)
             bounds[end] = now + bound if relative else bound
     return bounds.get("startTime"), bounds.get("endTime")
 

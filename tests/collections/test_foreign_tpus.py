@@ -213,11 +213,11 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
         "state_PREEMPTED": ["lost-us-east1-d"],
     }
     lost_host = {"tpu_name": "lost", "tpu_zone": "us-east1-d"}
-    facts = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost_host}
+    hostvars = {"ready-w0": {"tpu_name": "ready"}, "lost-us-east1-d": lost_host}
     fleet = [DEMO | {"name": "planned"}]
 
-    assert unknown_tpu_text(tpu, groups, facts, fleet) == ""
-    assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, facts, fleet)
+    assert unknown_tpu_text(tpu, groups, hostvars, fleet) == ""
+    assert "Known TPUs: ready, " in unknown_tpu_text("ready-w0", groups, hostvars, fleet)
 
 
 @pytest.mark.parametrize("tpu", ["multislice_big", "big-0_us-east1-d"])
@@ -237,9 +237,9 @@ def test_a_lost_tpu_is_known_by_its_multislice_and_by_its_name_with_its_zone(tpu
 
 
 def test_a_host_that_is_no_tpu_is_not_a_known_tpu():
-    groups, facts = {"tpu": ["plain"]}, {"plain": {}}
+    groups, hostvars = {"tpu": ["plain"]}, {"plain": {}}
 
-    assert "Known TPUs: none." in unknown_tpu_text("pod", groups, facts, [])
+    assert "Known TPUs: none." in unknown_tpu_text("pod", groups, hostvars, [])
 
 
 def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):
@@ -251,15 +251,15 @@ def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment)
 
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
     fleet = [DEMO | {"name": name} for name in "ab"]
-    facts = {name: {"tpu_name": name} for name in "abc"}
+    hostvars = {name: {"tpu_name": name} for name in "abc"}
 
-    assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, facts, fleet) == ["b", "c"]
+    assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, hostvars, fleet) == ["b", "c"]
 
 
 def test_a_slice_of_a_multislice_is_not_offered_for_adoption():
-    facts = {"big-0-w0": {"tpu_name": "big-0", "tpu_multislice": "big"}}
+    hostvars = {"big-0-w0": {"tpu_name": "big-0", "tpu_multislice": "big"}}
 
-    assert unmanaged_tpus(["big-0-w0"], {}, facts, []) == []
+    assert unmanaged_tpus(["big-0-w0"], {}, hostvars, []) == []
 
 
 def test_doctor_names_the_command_that_adopts_a_tpu(local_api):
@@ -311,13 +311,13 @@ REFUSED = {
     ],
 )
 def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, labels, fix):
-    facts = {f"pod-w{index}": {"tpu_name": "pod", "tpu_labels": labels} for index in range(3)}
+    hostvars = {f"pod-w{index}": {"tpu_name": "pod", "tpu_labels": labels} for index in range(3)}
     worker_results = {
         "pod-w0": REFUSED,
         "pod-w1": REFUSED,
         "pod-w2": {"unreachable": True, "msg": "ssh: connect to host 10.0.0.4: timed out"},
     }
-    summary = doctor_summary({"findings": []}, worker_results, "pod", facts, foreign)
+    summary = doctor_summary({"findings": []}, worker_results, "pod", hostvars, foreign)
 
     assert f"FIX  pod-w[0-1]: refuses the ssh key: {fix}" in summary["lines"]
     assert any(line.startswith("FIX  pod-w2: can't be reached") for line in summary["lines"])
@@ -325,9 +325,9 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, lab
 
 def unreached(host: str, foreign: list[str]) -> str:
     """Return doctor's line about an unreachable worker of the TPU demo."""
-    facts = {host: {"tpu_name": "demo", "tpu_zone": "us-central2-b"}}
+    hostvars = {host: {"tpu_name": "demo", "tpu_zone": "us-central2-b"}}
     answers = {host: {"unreachable": True, "msg": "timed out"}}
-    return doctor_summary({"findings": []}, answers, "", facts, foreign)["lines"][0]
+    return doctor_summary({"findings": []}, answers, "", hostvars, foreign)["lines"][0]
 
 
 def test_doctor_suggests_to_delete_an_unreachable_tpu_by_name_and_zone_if_needed():

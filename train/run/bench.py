@@ -9,7 +9,7 @@ import numpy as np
 
 from train.core.config import Config
 from train.core.step import BATCH_SPEC, batch_shape, fresh_state, update
-from train.run import mesh
+from train.run.mesh import make_training_mesh
 from train.run.metrics import memory
 from train.run.mfu import flops_per_token, mfu
 
@@ -48,8 +48,8 @@ def measure(cfg: Config, steps: int) -> BenchResult:
     A call has ``compute.steps_per_call`` steps; ``steps`` is rounded up to whole calls. Raises
     ConfigError if the batch does not divide evenly over the devices.
     """
-    devices = mesh.make_training_mesh(cfg)
-    batches = _random_batches(cfg, jax.NamedSharding(devices, BATCH_SPEC))
+    mesh = make_training_mesh(cfg)
+    batches = _random_batches(cfg, jax.NamedSharding(mesh, BATCH_SPEC))
     state = jax.jit(fresh_state, static_argnums=0)(cfg)
     for _ in range(2):
         state, values = update(state, batches, cfg)

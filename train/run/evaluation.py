@@ -12,7 +12,7 @@ from train.core.step import BATCH_SPEC, evaluate, heldout_batches
 
 
 def evaluate_heldout(
-    params: Params, cfg: Config, corpus: Corpus, devices: jax.sharding.Mesh
+    params: Params, cfg: Config, corpus: Corpus, mesh: jax.sharding.Mesh
 ) -> tuple[float, float | None]:
     """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
@@ -20,13 +20,13 @@ def evaluate_heldout(
     between tokenizers. The latter is None for a mixture, because its weights are shares of
     sequences, not of bytes.
 
-    The batches are sharded over ``devices``, whose processes must all call this. Raises ConfigError
+    The batches are sharded over ``mesh``, whose processes must all call this. Raises ConfigError
     if less than one sequence is held out, or if devices do not support the configured attention.
     """
     attention.check(cfg)
     meta = corpus.meta
     corpus.check_heldout()
-    batches = heldout_batches(corpus, cfg, jax.NamedSharding(devices, BATCH_SPEC))
+    batches = heldout_batches(corpus, cfg, jax.NamedSharding(mesh, BATCH_SPEC))
     loss = float(evaluate(params, batches, cfg))
     if cfg.data.mixture:
         return loss, None

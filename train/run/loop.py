@@ -12,9 +12,9 @@ from train import STARTED
 from train.core.config import Config, DataConfig
 from train.core.data import Corpus
 from train.core.step import BATCH_SPEC, evaluate, heldout_batches, training_batches, update
-from train.run import mesh
 from train.run.checkpoint import Checkpoints, identity
 from train.run.contract import DONE, INTERRUPTED, NOT_A_NUMBER, Contract, Heartbeat
+from train.run.mesh import SaveRequest, check_equal, from_process_0, interrupted, make_training_mesh
 from train.run.metrics import MAX_IN_FLIGHT, InFlight, Metrics, memory
 from train.run.report import Report
 from train.run.restore import load_state
@@ -40,25 +40,25 @@ class Run:
         """Load the state; raises ConfigError if config, corpus, devices and checkpoint disagree."""
         self.cfg, self.contract, self.corpus, self.heartbeat = cfg, contract, corpus, heartbeat
         self.watchdog = Watchdog(cfg.hang_after, heartbeat)
-        devices = mesh.make_training_mesh(cfg)
-        self.batch_sharding = jax.NamedSharding(devices, BATCH_SPEC)
+        mesh = make_training_mesh(cfg)
+        self.batch_sharding = jax.NamedSharding(mesh, BATCH_SPEC)
         self.is_first = jax.process_index() == 0
         run_identity = identity(cfg, corpus.meta)
         # Compare the corpus by fingerprint, not by paths, which may differ between workers.
-        mesh.check_equal(
+        check_equal(
             repr((run_identity, replace(cfg, data=DataConfig()))),
             "have a different config or corpus than process 0; push the same to all workers",
         )
         directory = contract.checkpoints
         self.checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, contract.run)
         self.step = self.checkpoints.latest or 0
-        self.state = load_state(self.checkpoints, cfg, devices)
+        self.state = load_state(self.checkpoints, cfg, mesh)
         self.heldout = None
         if cfg.evaluate.every:
             self.heldout = heldout_batches(corpus, cfg, self.batch_sharding)
         self.started = self.step
         self.diverged: int | None = None
-        self.save_request = mesh.SaveRequest(devices)
+        self.save_request = SaveRequest(mesh)
         self.saved_at = time.monotonic()
         heartbeat.start_step = self.step
         heartbeat.write("starting")
@@ -74,7 +74,7 @@ class Run:
             self.heartbeat.step = self.step
             # An attempt may be killed after the last save and before it writes the sample. All
             # processes must take the same branch, because they generate the sample together.
-            if not mesh.from_process_0((self.contract.run_dir / SAMPLE).exists()):
+            if not from_process_0((self.contract.run_dir / SAMPLE).exists()):
                 self.sample()
             return self.end("done", DONE)
         self.log_start()
@@ -82,7 +82,7 @@ class Run:
             if self.step == self.cfg.steps:
                 self.sample()
                 return self.end("done", DONE)
-            if mesh.interrupted(call):
+            if interrupted(call):
                 return self.end_interrupted()
             if not self.advance() or not self.save_temporary(call):
                 return self.end("nan", NOT_A_NUMBER)

@@ -11,27 +11,27 @@ from train.run.checkpoint import Checkpoints, identity
 from train.run.contract import Contract
 
 
-def load_state(checkpoints: Checkpoints, cfg: Config, devices: jax.sharding.Mesh) -> State:
+def load_state(checkpoints: Checkpoints, cfg: Config, mesh: jax.sharding.Mesh) -> State:
     """Load the checkpoint of ``checkpoints.latest``, or create the state of step 0 if it is None.
 
-    The state is sharded over the mesh ``devices`` as in sharding.py, whatever its sharding was when
+    The state is sharded over ``mesh`` as in sharding.py, whatever its sharding was when
     it was saved.
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)
-    return checkpoints.restore(abstract_state(cfg, devices))
+    return checkpoints.restore(abstract_state(cfg, mesh))
 
 
 def restored_params(
     cfg: Config,
     contract: Contract,
     corpus: Corpus,
-    devices: jax.sharding.Mesh,
+    mesh: jax.sharding.Mesh,
     step: int | None = None,
 ) -> Params:
     """Load the parameters of the checkpoint of ``step``, or the newest.
 
-    They are sharded over the mesh ``devices``, whose processes must all call this. Raises
+    They are sharded over ``mesh``, whose processes must all call this. Raises
     ConfigError if the checkpoint does not exist, or if it is of another model or corpus.
     """
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
@@ -40,5 +40,5 @@ def restored_params(
         raise ConfigError(f"{directory}: no checkpoint there yet")
     if step is not None:
         checkpoints.select(step)
-    params = {"params": abstract_state(cfg, devices)["params"]}
+    params = {"params": abstract_state(cfg, mesh)["params"]}
     return checkpoints.restore(params)["params"]

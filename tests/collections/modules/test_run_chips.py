@@ -90,9 +90,9 @@ def test_an_invalid_chip_number_is_refused(chip):
 
 
 def test_a_slice_with_several_workers_cannot_be_split_into_chips():
-    facts = {"pod-w0": FACTS["pod-w0"] | {"tpu_worker_count": 2}}
+    hostvars = {"pod-w0": FACTS["pod-w0"] | {"tpu_worker_count": 2}}
     with pytest.raises(AnsibleFilterError, match=r"pod: .*\(it has 2\)"):
-        chip_hosts(facts, ["pod-w0"])
+        chip_hosts(hostvars, ["pod-w0"])
 
 
 def test_each_chip_has_its_own_run_with_one_process():
@@ -188,8 +188,8 @@ def test_a_kill_on_one_chip_checks_only_its_device_and_keeps_the_lockfile(
 
 
 def test_a_run_of_one_chip_has_one_worker():
-    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
-    hosts = {"pod-w0": facts | {"tpu_worker_count": 1}}
+    variables = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7", "tpu_state": "READY"}
+    hosts = {"pod-w0": variables | {"tpu_worker_count": 1}}
     listed = tpus_of_inventory(hosts, "default")
     observed = Snapshot(hosts, {"pod-w0": {"runs": []}}, (listed,), 0.0).of(run_record(chip=0))
 

@@ -282,12 +282,12 @@ def test_a_tpu_of_a_sweep_that_is_not_selected_is_named(tmp_path):
 
 
 def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():
-    facts = {"a-w0": {"checkpoints": "gs://a"}, "a-w1": {"checkpoints": "gs://a"}, "b-w0": {}}
+    hostvars = {"a-w0": {"checkpoints": "gs://a"}, "a-w1": {"checkpoints": "gs://a"}, "b-w0": {}}
 
     with pytest.raises(
         RunError, match=r"checkpoints: .*\(gs://a for a-w0, not set for b-w0\).*tpu="
     ):
-        check_shared_variables(facts)
+        check_shared_variables(hostvars)
 
 
 def test_variables_of_single_workers_may_differ():

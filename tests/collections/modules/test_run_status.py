@@ -191,13 +191,13 @@ def test_a_wanted_run_shows_that_its_tpu_is_gone_or_recreated(nodes, text):
 
 
 def test_a_multislice_has_the_state_of_its_slice_that_is_not_ready():
-    facts = {
+    hostvars = {
         "a-w0": {"tpu_name": "a", "tpu_state": "READY", "tpu_multislice": "both"},
         "b": {"tpu_name": "b", "tpu_state": "PREEMPTED", "tpu_multislice": "both"},
         "localhost": {},
     }
 
-    assert tpu_states(facts) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
+    assert tpu_states(hostvars) == {"a": "READY", "b": "PREEMPTED", "multislice_both": "PREEMPTED"}
 
 
 def test_scripts_get_codes_numbers_and_the_text():
@@ -212,16 +212,17 @@ def test_scripts_get_codes_numbers_and_the_text():
     assert [worker[name] for name in names] == [
         *("w1", "mine", "failed", "exit_code", 1, "ValueError: 7"),
     ]
-    facts = {host: {"run_observed": result} for host, result in answers.items()}
-    status = run_status(facts, [*facts, "localhost"], {}, {"records": {}}, {})
+    hostvars = {host: {"run_observed": result} for host, result in answers.items()}
+    status = run_status(hostvars, [*hostvars, "localhost"], {}, {"records": {}}, {})
     assert json.loads(json.dumps(status)) == status
 
 
 def test_a_mistyped_run_is_reported_as_unknown():
-    facts = {"w0": {"run_observed": results(w0=report())["w0"]}}
+    hostvars = {"w0": {"run_observed": results(w0=report())["w0"]}}
 
     def last_line(run: str) -> str:
-        return run_status(facts, ["w0"], {}, {"exists": False, "record": {}}, {}, run)["lines"][-1]
+        record = {"exists": False, "record": {}}
+        return run_status(hostvars, ["w0"], {}, record, {}, run)["lines"][-1]
 
     assert last_line("nime").startswith("no worker has run nime, and it has no record. To see")
     assert last_line("mine").startswith("mine ")

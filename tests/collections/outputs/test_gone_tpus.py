@@ -150,8 +150,8 @@ def worker_in(folder, python=sys.executable):
     If the interpreter ``python`` does not exist, no module can run on the worker.
     """
     worker = {"ansible_connection": "local", "ansible_python_interpreter": python}
-    facts = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}
-    hosts = {"pod-w0": worker | facts}
+    variables = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}
+    hosts = {"pod-w0": worker | variables}
     (folder / "hosts.json").write_text(json.dumps({"tpu": {"hosts": hosts}}))
     return "-i", str(folder / "hosts.json")
 

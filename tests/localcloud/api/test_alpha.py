@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from localcloud.api.clock import moment_of
+from localcloud.api.clock import parse_timestamp
 from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import NODE, PROJECT, ZONE, wait_for
 
@@ -181,7 +181,7 @@ def test_flex_start_tpus_show_their_termination_time_and_are_deleted_then(local_
 
     assert {key: request[key] for key in start} == start
     assert request["state"]["stateInitiator"] == "SERVICE"
-    assert moment_of(end) >= before + 1
+    assert parse_timestamp(end) >= before + 1
     assert local_api.node("one")["state"] == "PREEMPTED"
     assert "terminationTimestamp" not in local_api.node("one")["schedulingConfig"]
     assert local_api.machines.specs == {}

@@ -39,7 +39,7 @@ POD = ObservedTpu("pod", ZONE, "7", READY, is_ours=True, workers=2)
 
 def workers(name="pod", zone=ZONE, id_="7", count=2, labels=OURS, **more):
     """Return the inventory's hosts for the workers of a TPU."""
-    facts = {
+    variables = {
         "tpu_name": name,
         "tpu_zone": zone,
         "tpu_id": id_,
@@ -47,7 +47,7 @@ def workers(name="pod", zone=ZONE, id_="7", count=2, labels=OURS, **more):
         "tpu_worker_count": count,
         "tpu_labels": labels,
     }
-    return {f"{name}-{zone}-w{index}": facts | more for index in range(count)}
+    return {f"{name}-{zone}-w{index}": variables | more for index in range(count)}
 
 
 HOSTS = workers() | workers("other", id_="8", count=1)

@@ -120,7 +120,7 @@ def test_a_run_on_another_chip_is_not_a_blocker(chip, other_chip, expected):
 
 
 def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
-    facts = {
+    variables = {
         "tpu_name": "pod",
         "tpu_zone": ZONE,
         "tpu_id": 7,
@@ -130,22 +130,22 @@ def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
         "tpu_labels": {LABEL: "mine"},
     }
 
-    tpus = tpus_of_inventory({"w0": facts, "w1": facts}, "mine")
+    tpus = tpus_of_inventory({"w0": variables, "w1": variables}, "mine")
 
     assert tpus == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
 
 
 def test_a_host_with_only_name_zone_and_id_is_a_ready_tpu_with_one_worker():
-    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
+    variables = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
 
-    tpus = tpus_of_inventory({"w0": facts}, "mine")
+    tpus = tpus_of_inventory({"w0": variables}, "mine")
 
     assert tpus == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
 
 
 def test_a_tpu_whose_workers_have_different_states_is_changing():
-    facts = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
-    hosts = {"w0": facts, "w1": {**facts, "tpu_state": "DELETING"}, "w2": facts}
+    variables = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
+    hosts = {"w0": variables, "w1": {**variables, "tpu_state": "DELETING"}, "w2": variables}
 
     assert [tpu.state for tpu in tpus_of_inventory(hosts, "mine")] == [CHANGING]
 

@@ -86,8 +86,8 @@ class ActionModule(ActionBase):
         launch = record.launch
         check_trainer(launch, command)
         tpu = options["tpu"] or launch.tpu
-        facts = task_vars["hostvars"]
-        workers = [worker_of(host, facts[host]) for host in workers_of(task_vars["groups"], tpu)]
+        hostvars = task_vars["hostvars"]
+        workers = [worker_of(host, hostvars[host]) for host in workers_of(task_vars["groups"], tpu)]
         env = parse_env(options["env"])
         check_no_secrets(env, "env")
         fields = placement_fields(run, placements(launch, command, tpu, workers, env), {})

@@ -19,7 +19,7 @@ def doctor_summary(
     controller_result: Result,
     worker_results: Mapping[str, Result],
     tpu: str = "",
-    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    hostvars: Mapping[str, Mapping[str, Any]] | None = None,
     foreign: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return ``lines`` for users, the ``verdict`` (the last line), and the ``count`` of problems.
@@ -28,12 +28,12 @@ def doctor_summary(
         controller_result: the result of tpufleet.core.doctor on the controller.
         worker_results: the results of doctor_worker, by worker.
         tpu: the TPU that the user asked to check, or empty.
-        facts: each host's inventory variables.
+        hostvars: each host's inventory variables.
         foreign: the workers of TPUs that do not belong to this fleet.
     """
     findings = [
         *from_dicts(controller_result["findings"]),
-        *worker_findings(worker_results, facts or {}, foreign),
+        *worker_findings(worker_results, hostvars or {}, foreign),
     ]
     if tpu and not worker_results:
         named = "" if tpu == "all" else f" of TPU {tpu}"
@@ -55,7 +55,7 @@ def adopt_command(tpu: str) -> str:
 
 def worker_findings(
     worker_results: Mapping[str, Result],
-    facts: Mapping[str, Mapping[str, Any]],
+    hostvars: Mapping[str, Mapping[str, Any]],
     foreign: Collection[str],
 ) -> list[Finding]:
     """Return the findings of all workers, with equal findings merged and problems last.
@@ -68,11 +68,11 @@ def worker_findings(
     for host, result in worker_results.items():
         if "findings" not in result:
             if result.get("unreachable") and REFUSED_KEY in str(result.get("msg")):
-                tpu = str(facts.get(host, {}).get("tpu_name") or "NAME")
+                tpu = str(hostvars.get(host, {}).get("tpu_name") or "NAME")
                 refused_hosts.setdefault((tpu, host in foreign), []).append(host)
             else:
                 failures.append(
-                    _failure_finding(host, result, facts.get(host, {}), host in foreign)
+                    _failure_finding(host, result, hostvars.get(host, {}), host in foreign)
                 )
             continue
         for finding in from_dicts(result["findings"]):
@@ -87,7 +87,7 @@ def worker_findings(
         problem(
             folded(hosts),
             "refuses the ssh key",
-            _refused_key_fix(tpu, is_foreign, facts.get(hosts[0], {}).get("tpu_labels") or {}),
+            _refused_key_fix(tpu, is_foreign, hostvars.get(hosts[0], {}).get("tpu_labels") or {}),
         )
         for (tpu, is_foreign), hosts in refused_hosts.items()
     ]
@@ -106,16 +106,16 @@ def _refused_key_fix(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> s
 
 
 def _failure_finding(
-    host: str, result: Result, facts: Mapping[str, Any], is_foreign: bool
+    host: str, result: Result, variables: Mapping[str, Any], is_foreign: bool
 ) -> Finding:
     message = answer_error(result)
     if not result.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
-    tpu = str(facts.get("tpu_name") or "NAME")
+    tpu = str(variables.get("tpu_name") or "NAME")
     if is_foreign:
         fix = f"wait a minute if it is booting, or ask the owner of TPU {tpu} to repair it"
         return problem(host, message, fix)
-    zone = facts.get("tpu_zone")
+    zone = variables.get("tpu_zone")
     if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name
         tpu = f"{tpu}_{zone}"
     fix = (

@@ -29,7 +29,7 @@ INHERITED_VARIABLES = (
 
 
 def chip_hosts(
-    facts: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
+    hostvars: Mapping[str, Mapping[str, Any]], workers: Sequence[str], only: Any = None
 ) -> list[dict[str, Any]]:
     """Return one host (a mapping with its name and variables) for each chip of the workers.
 
@@ -37,7 +37,7 @@ def chip_hosts(
     ``only``, and for TPUs with several workers, whose chips can't run separate processes.
 
     Args:
-        facts: the inventory variables of each host.
+        hostvars: the inventory variables of each host.
         workers: the hosts of the workers.
         only: the number of the only chip to return; None or empty for all chips.
     """
@@ -45,7 +45,7 @@ def chip_hosts(
         raise AnsibleFilterError(f"chip: expected the number of a chip ({only!r:.40})")
     hosts = []
     for worker in workers:
-        host = facts[worker]
+        host = hostvars[worker]
         chips, count = int(host.get("tpu_chips") or 0), int(host.get("tpu_worker_count") or 1)
         if count > 1:
             raise AnsibleFilterError(

@@ -9,7 +9,7 @@ from .ownership import FOREIGN_GROUP
 
 
 def fleet_addresses(
-    variables: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]], host: str = ""
+    hostvars: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]], host: str = ""
 ) -> list[str]:
     """Return the internal addresses of this fleet's TPUs, sorted.
 
@@ -18,24 +18,25 @@ def fleet_addresses(
     reach each other.
 
     Args:
-        variables: Ansible's hostvars.
+        hostvars: Ansible's hostvars.
         groups: the hosts of each inventory group.
         host: the worker whose firewall uses the addresses; empty for NFS exports.
     """
-    own = variables[host] if host else {}
+    own = hostvars[host] if host else {}
 
-    def is_peer(facts: Mapping[str, Any]) -> bool:
-        is_in_zone = bool(own) and facts.get("tpu_zone") == own.get("tpu_zone")
+    def is_peer(variables: Mapping[str, Any]) -> bool:
+        is_in_zone = bool(own) and variables.get("tpu_zone") == own.get("tpu_zone")
         return is_in_zone and any(
-            own.get(name) and facts.get(name) == own[name] for name in ("tpu_id", "tpu_multislice")
+            own.get(name) and variables.get(name) == own[name]
+            for name in ("tpu_id", "tpu_multislice")
         )
 
     foreign = set(groups.get(FOREIGN_GROUP, ()))
     addresses: set[str] = set()
     for name in groups.get("all", ()):
-        facts = variables[name]
-        if name not in foreign or is_peer(facts):
+        variables = hostvars[name]
+        if name not in foreign or is_peer(variables):
             addresses.update(
-                facts.get("tpu_internal_ips") or (), [facts.get("tpu_internal_ip") or ""]
+                variables.get("tpu_internal_ips") or (), [variables.get("tpu_internal_ip") or ""]
             )
     return sorted(addresses - {""})

@@ -1,6 +1,6 @@
 """Selection of inventory hosts and TPUs by name and by owner.
 
-In all functions, ``groups`` has the hosts of each inventory group, ``facts`` the inventory
+In all functions, ``groups`` has the hosts of each inventory group, ``hostvars`` the inventory
 variables of each host, and ``fleet`` is the value of ``tpu_fleet``.
 """
 
@@ -16,7 +16,7 @@ from .slices import run_tpu_names
 from .spec import parse_fleet
 
 Groups = Mapping[str, Sequence[str]]
-Facts = Mapping[str, Mapping[str, Any]]
+HostVars = Mapping[str, Mapping[str, Any]]
 
 
 def workers_pattern(tpu: str, groups: Groups, also: Sequence[str] = ()) -> str:
@@ -59,7 +59,7 @@ def status_hosts(groups: Groups, tpu: str = "") -> list[str]:
 
 
 def foreign_workers_of_runs(
-    records: Mapping[str, Mapping[str, Any]], groups: Groups, facts: Facts
+    records: Mapping[str, Mapping[str, Any]], groups: Groups, hostvars: HostVars
 ) -> list[str]:
     """Return the READY workers of foreign TPUs on which runs were launched.
 
@@ -71,19 +71,21 @@ def foreign_workers_of_runs(
     return [
         host
         for host in groups.get("tpu", [])
-        if host in foreign and facts[host].get("tpu_id") in used
+        if host in foreign and hostvars[host].get("tpu_id") in used
     ]
 
 
-def foreign_tpus(groups: Groups, facts: Facts) -> dict[str, str]:
+def foreign_tpus(groups: Groups, hostvars: HostVars) -> dict[str, str]:
     """Return the TPUs that do not belong to this fleet, as ``{name: zone}``."""
-    hosts = [facts[host] for host in groups.get(FOREIGN_GROUP, [])]
+    hosts = [hostvars[host] for host in groups.get(FOREIGN_GROUP, [])]
     return {
         str(variables.get("tpu_name")): str(variables.get("tpu_zone") or "") for variables in hosts
     }
 
 
-def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: Any) -> list[str]:
+def unmanaged_tpus(
+    hosts: Sequence[str], groups: Groups, hostvars: HostVars, fleet: Any
+) -> list[str]:
     """Return the names of the hosts' TPUs that create.yml can recreate only after adoption.
 
     These TPUs are not in the fleet file, or do not belong to this fleet. Slices of a multislice
@@ -92,15 +94,15 @@ def unmanaged_tpus(hosts: Sequence[str], groups: Groups, facts: Facts, fleet: An
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
     names = {
-        str(facts[host].get("tpu_name"))
+        str(hostvars[host].get("tpu_name"))
         for host in hosts
-        if (host in foreign or facts[host].get("tpu_name") not in known)
-        and not facts[host].get("tpu_multislice")
+        if (host in foreign or hostvars[host].get("tpu_name") not in known)
+        and not hostvars[host].get("tpu_multislice")
     }
     return sorted(names)
 
 
-def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
+def unknown_tpu_text(tpu: str, groups: Groups, hostvars: HostVars, fleet: Any) -> str:
     """Return an error if no TPU has this name; empty if one exists or is in the fleet file.
 
     ``tpu`` is a name as in ``-e tpu=``, or empty. ``groups`` must have the hosts of all zones.
@@ -108,7 +110,7 @@ def unknown_tpu_text(tpu: str, groups: Groups, facts: Facts, fleet: Any) -> str:
     if not tpu or group_of(tpu) in groups:
         return ""
     known, names_with_zone = {entry.name for entry in parse_fleet(fleet or [])}, set()
-    for variables in facts.values():
+    for variables in hostvars.values():
         names = run_tpu_names(variables)
         known.update(names)
         # -e tpu=NAME_ZONE selects one of several TPUs that have this name.

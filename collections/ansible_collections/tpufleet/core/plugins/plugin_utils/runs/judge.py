@@ -293,14 +293,14 @@ def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) 
     )
 
 
-def tpu_states(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the state of each TPU by name, and of each multislice by ``multislice_NAME``.
 
-    A multislice has the state of its first slice that is not READY. ``facts`` are the hosts'
+    A multislice has the state of its first slice that is not READY. ``hostvars`` are the hosts'
     variables.
     """
     states: dict[str, str] = {}
-    for variables in facts.values():
+    for variables in hostvars.values():
         state = str(variables.get("tpu_state") or "")
         for name in run_tpu_names(variables):
             if states.get(name, READY) == READY:

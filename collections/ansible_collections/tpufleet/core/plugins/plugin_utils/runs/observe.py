@@ -220,8 +220,8 @@ class Snapshot:
         tpu_ids = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
         tpu_hosts = sorted(
             host
-            for host, facts in self.hosts.items()
-            if (facts.get("tpu_zone"), facts.get("tpu_id")) in tpu_ids
+            for host, variables in self.hosts.items()
+            if (variables.get("tpu_zone"), variables.get("tpu_id")) in tpu_ids
         )
         return Observation(
             states[-1],

@@ -132,14 +132,14 @@ class Placement:
     worker: str = ""
 
 
-def check_shared_variables(facts: Mapping[str, Mapping[str, Any]]) -> None:
+def check_shared_variables(hostvars: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise RunError unless all workers have the same values of SHARED_VARIABLES.
 
-    ``facts`` has the inventory variables of each host.
+    ``hostvars`` has the inventory variables of each host.
     """
     for name in SHARED_VARIABLES:
         first_hosts: dict[str, str] = {}
-        for host, variables in facts.items():
+        for host, variables in hostvars.items():
             first_hosts.setdefault(str(variables.get(name, "")), host)
         if len(first_hosts) > 1:
             (value, host), (other_value, other_host), *_ = first_hosts.items()

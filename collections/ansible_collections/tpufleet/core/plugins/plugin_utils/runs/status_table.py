@@ -31,7 +31,7 @@ IF_REPORTED = ("MFU", "MEMORY")
 
 
 def run_status(
-    facts: Mapping[str, Mapping[str, Any]],
+    hostvars: Mapping[str, Mapping[str, Any]],
     hosts: Sequence[str],
     foreign: Mapping[str, str],
     record_result: Mapping[str, Any],
@@ -42,7 +42,7 @@ def run_status(
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
     Args:
-        facts: the variables of each host; ``run_observed`` is the result of run_info on a worker.
+        hostvars: each host's variables; ``run_observed`` is the result of run_info on a worker.
         hosts: the hosts of the play. A play without workers has localhost, which is left out.
         foreign: the zone of each TPU that does not belong to this fleet, by TPU name.
         record_result: the result of the module run_record.
@@ -51,14 +51,14 @@ def run_status(
         tpu: if set, only runs wanted on this TPU are included.
     """
     worker_hosts = [host for host in hosts if host != "localhost"]
-    states = {host: str(facts[host].get("tpu_state") or READY) for host in worker_hosts}
-    answers = {host: facts[host].get("run_observed") or {} for host in worker_hosts}
+    states = {host: str(hostvars[host].get("tpu_state") or READY) for host in worker_hosts}
+    answers = {host: hostvars[host].get("run_observed") or {} for host in worker_hosts}
     workers = worker_statuses(answers, states, run)
     outputs = stored.get("answers") or {}
     stored_workers = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
     record = record_result.get("record")
     records = {run: record} if record else record_result.get("records") or {}
-    runs = run_statuses(workers, records, tpu_states(facts), tpu, stored=stored_workers)
+    runs = run_statuses(workers, records, tpu_states(hostvars), tpu, stored=stored_workers)
     wanted_runs = None
     if "record" in record_result or "records" in record_result:
         wanted_runs = [
