@@ -24,10 +24,11 @@ from bench.verbs_cloud import (
     WORKERS,
     VerbsCloud,
     seconds,
-    uplink,
     verbs_cloud,
     verdict,
 )
+from harness.bandwidth import limited_bandwidth
+from localcloud.local_cloud import LocalCloud
 
 FILES, SIZE = 2000, 25_000
 FIRST_TIME, FIRST_BYTES = 0.8, 1.2
@@ -48,7 +49,7 @@ def main() -> int:
     with (
         verbs_cloud(args.workers, args.cloud) as cloud,
         bytes_out(cloud.addresses) as sent,
-        uplink(cloud, args.uplink),
+        limited_bandwidth([LocalCloud.of(cloud.name).bridge], args.uplink),
     ):
         for number in range(args.rounds):
             rounds.append(one_round(cloud, sent, number))

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.disk import warn_of_distortion
 from harness.fleet import fleet_entry
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.local_cloud import PROJECT_ROOT, LocalCloud, clouds_directory
+from localcloud.local_cloud import PROJECT_ROOT, clouds_directory
 
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -159,24 +159,6 @@ def seconds(action) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
-
-
-@contextmanager
-def uplink(cloud: VerbsCloud, megabits: int | None) -> Iterator[None]:
-    """Limit the bandwidth from this computer to the machines to ``megabits`` per second.
-
-    Uses tc-tbf(8) on the cloud's bridge. The other direction is not limited. None sets no limit.
-    """
-    device = ["dev", LocalCloud.of(cloud.name).bridge, "root"]
-    if megabits is None:
-        yield
-        return
-    rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
-    subprocess.run(["tc", "qdisc", "replace", *device, *rate], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["tc", "qdisc", "del", *device], check=False)
 
 
 def verdict(name: str, ratio: float, target: float) -> bool:
