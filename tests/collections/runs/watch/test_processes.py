@@ -413,13 +413,24 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
 
     assert (decision.action is Action.GIVE_UP) == gives_up
     if gives_up:
-        assert causes(decision) == ["worker_failed_first", "process", "replace_by_hand"]
+        assert causes(decision) == ["worker_failed_first", "process", "copy_checkpoints"]
         assert (decision.causes[0].values, decision.memory.state) == (
             {"host": "w1", "count": 4},
             "given_up",
         )
-        delete = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b"
-        assert decision.causes[-1].values == {"delete": delete}
+
+
+def test_the_commands_that_replace_a_tpu_are_shown_if_its_checkpoints_are_in_a_bucket():
+    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
+    partly_ended = {"state": "ending", "since": NOW - 45}
+
+    decision = decided(pod(TRAINING, ended("1")), watch | partly_ended)
+
+    assert decision.action is Action.GIVE_UP
+    assert decision.causes[-1].values == {
+        "commands": "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b && "
+        "ansible-playbook playbooks/create.yml -e tpu=pod"
+    }
 
 
 @pytest.mark.parametrize("observed", [{"can_be_created": False}, {"tpus": (FOREIGN_POD,)}])

@@ -62,7 +62,8 @@ class CauseCode(StrEnum):
     TOO_MANY_REPLACEMENTS = "too_many_replacements"  # values: count
     TOO_MANY_CRASHES = "too_many_crashes"  # values: count
     TOO_MANY_NANS = "too_many_nans"  # values: count
-    REPLACE_BY_HAND = "replace_by_hand"  # values: delete (a command), if there is one
+    REPLACE_BY_HAND = "replace_by_hand"  # values: commands, if there are any
+    COPY_CHECKPOINTS = "copy_checkpoints"  # values: run
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,11 @@ _CAUSES = {
     CauseCode.TOO_MANY_REPLACEMENTS: "the TPU was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
-    CauseCode.REPLACE_BY_HAND: (
-        "launch the run on another TPU, or replace its TPU: {delete}; ansible-playbook "
-        "playbooks/create.yml"
+    CauseCode.REPLACE_BY_HAND: ("launch the run on another TPU, or replace its TPU: {commands}"),
+    CauseCode.COPY_CHECKPOINTS: (
+        "replace its TPU, or launch the run on another TPU. Its checkpoints are not in a bucket: "
+        "if they are on disks of the TPU, copy them before you delete it: ansible-playbook "
+        "playbooks/fetch.yml -e run={run} -e checkpoints=newest"
     ),
 }
 _LAUNCH_FIELDS = {"command": "command or set", "requirements": "environment"}
@@ -238,7 +240,7 @@ def cause_text(cause: Cause) -> str:
     """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU with the name of its TPU has another id. The watch leaves it alone"
-    if cause.code is CauseCode.REPLACE_BY_HAND and "delete" not in cause.values:
+    if cause.code is CauseCode.REPLACE_BY_HAND and "commands" not in cause.values:
         return "replace its TPU, or launch the run on another TPU"
     try:
         if cause.code is CauseCode.PROCESS:

@@ -305,7 +305,7 @@ def _act_within_budget(
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
     if _has_bad_worker(situation):
-        by_hand = _replace_by_hand(situation.observed)
+        by_hand = _replace_by_hand(situation)
         return situation.give_up(_failed_first(memory), cause, by_hand)
     if situation.now < memory.not_before:
         return situation.stay(state, cause, delay_cause(situation, action))
@@ -400,7 +400,7 @@ def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decisi
     checkpoints are in a bucket and the budget of replacements is not used up.
     """
     memory, limits = situation.memory, situation.limits
-    if not situation.record.launch.checkpoints.startswith("gs://"):
+    if not _has_bucket(situation):
         no_bucket = Cause.of(CauseCode.NO_BUCKET, delete=_delete_command(situation.observed))
         return situation.stay(state, *causes, no_bucket)
     if blocker := creation_blocker(situation.observed, deletes=True):
@@ -442,11 +442,24 @@ def delay_cause(situation: Situation, action: Action) -> Cause:
     return Cause.of(code, seconds=situation.memory.not_before - situation.now)
 
 
-def _replace_by_hand(observed: Observation) -> Cause:
-    """Return the advice to replace the TPU; with a command if create.yml can recreate it."""
+def _replace_by_hand(situation: Situation) -> Cause:
+    """Return the advice to replace the TPU.
+
+    It has commands if they lose no checkpoint and create.yml can recreate the TPU.
+    """
+    observed = situation.observed
+    if not _has_bucket(situation):
+        return Cause.of(CauseCode.COPY_CHECKPOINTS, run=situation.record.run)
     if creation_blocker(observed, deletes=True):
         return Cause(CauseCode.REPLACE_BY_HAND)
-    return Cause.of(CauseCode.REPLACE_BY_HAND, delete=_delete_command(observed))
+    create = f"ansible-playbook playbooks/create.yml -e tpu={observed.tpus[0].name}"
+    commands = f"{_delete_command(observed)} && {create}"
+    return Cause.of(CauseCode.REPLACE_BY_HAND, commands=commands)
+
+
+def _has_bucket(situation: Situation) -> bool:
+    """Return whether the checkpoints remain when the TPU is deleted."""
+    return situation.record.launch.checkpoints.startswith("gs://")
 
 
 def _delete_command(observed: Observation) -> str:
