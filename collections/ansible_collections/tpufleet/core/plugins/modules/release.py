@@ -160,9 +160,8 @@ def install_release(
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
-        if not path.exists() or release_problems(
-            path, name
-        ):  # another controller may have installed it
+        # Another controller may have installed it.
+        if not path.exists() or release_problems(path, name):
             install(releases, name, source, last)
         prune(releases, RETAINED_RELEASES, {name, *used_releases(paths)})
 

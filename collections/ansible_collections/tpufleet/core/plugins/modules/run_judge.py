@@ -108,6 +108,10 @@ failed_runs:
   description: The name of each run that failed, by the host of its process 0.
   returned: stage is outcome
   type: dict
+hosts:
+  description: The hosts of each run that failed, by name.
+  returned: stage is outcome
+  type: dict
 outcomes:
   description: A dictionary for each run, by name, with its C(problems) and whether its attempt must
     be stopped.

@@ -83,4 +83,14 @@ runs:
   returned: always
   type: list
   elements: dict
+lines:
+  description: The text of each run, or one line if no run has a record.
+  returned: always
+  type: list
+  elements: str
+deleted_tpus:
+  description: The names of the TPUs that were deleted because they were idle.
+  returned: always
+  type: list
+  elements: str
 """
