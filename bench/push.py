@@ -16,7 +16,7 @@ import random
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from bench.counted_bytes import counted_bytes
@@ -49,7 +49,7 @@ def main() -> int:
     with (
         verbs_cloud(args.workers, args.cloud) as cloud,
         bytes_out(cloud.addresses) as sent,
-        limited_bandwidth([LocalCloud.of(cloud.name).bridge], args.uplink),
+        slow_uplink(cloud, args.uplink),
     ):
         for number in range(args.rounds):
             rounds.append(one_round(cloud, sent, number))
@@ -118,6 +118,13 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
         pack.add(code, arcname="code")
     cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
     cloud.on_all("ssh", ["@", f"mkdir -p {directory} && tar xzf bench-code.tgz -C {directory}"])
+
+
+def slow_uplink(cloud: VerbsCloud, megabits: int | None) -> AbstractContextManager[None]:
+    """Limit the bandwidth from this computer to the machines; None sets no limit."""
+    if megabits is None:
+        return nullcontext()
+    return limited_bandwidth([LocalCloud.of(cloud.name).bridge], megabits)
 
 
 def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], int]]:

@@ -15,22 +15,28 @@ def machine_links(cloud: LocalCloud) -> list[str]:
     return [link["ifname"] for link in links]
 
 
-@contextmanager
-def limited_bandwidth(devices: Sequence[str], megabits: int | None) -> Iterator[None]:
+def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
     """Send at most ``megabits`` per second through each of the network devices (tc-tbf(8)).
 
-    The other direction is not limited, and None sets no limit. A device may be deleted meanwhile.
+    The other direction is not limited.
     """
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
-    limited = devices if megabits is not None else ()
+    for device in devices:
+        subprocess.run(["tc", "qdisc", "replace", "dev", device, "root", *rate], check=True)
+
+
+def remove_limits(devices: Sequence[str]) -> None:
+    """Remove the limits of these devices; devices without a limit stay unchanged."""
+    for device in devices:
+        command = ["tc", "qdisc", "del", "dev", device, "root"]
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def limited_bandwidth(devices: Sequence[str], megabits: int) -> Iterator[None]:
+    """Limit the bandwidth of these devices during the ``with`` block."""
+    limit_bandwidth(devices, megabits)
     try:
-        for device in limited:
-            subprocess.run(["tc", "qdisc", "replace", "dev", device, "root", *rate], check=True)
         yield
     finally:
-        for device in limited:
-            subprocess.run(
-                ["tc", "qdisc", "del", "dev", device, "root"],
-                check=False,
-                stderr=subprocess.DEVNULL,
-            )
+        remove_limits(devices)
