@@ -91,24 +91,14 @@ def test_a_removed_mount_is_stopped_before_its_automount(worker):
     assert list(worker.units.iterdir()) == []
 
 
-def test_nothing_is_unmounted_while_a_run_is_active(worker):
-    worker.set_run_state("active")
-
-    result = worker.setup()
-
-    assert result.returncode
-    assert "run mine is active" in flat(result)
-    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)
-    assert worker.changes() == []
-    assert len(list(worker.units.iterdir())) == 2
-
-
 def test_a_mount_does_not_change_while_a_run_is_active(worker):
     worker.set_run_state("active")
 
     result = worker.setup({"kind": "nfs", "path": "/mnt/old", "server": "10.0.0.3"})
 
+    assert result.returncode
     assert "run mine is active" in flat(result)
+    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)
     assert worker.changes() == []
     assert (worker.units / "mnt-old.mount").read_text() == OLD
 
@@ -132,31 +122,37 @@ def test_check_mode_unmounts_nothing(worker):
     assert len(list(worker.units.iterdir())) == 2
 
 
-def exports_of(worker, **variables) -> str:
-    """Return the exports file that the role writes for /mnt/shared of localhost."""
+def exports_of(worker, *paths: str, tpu_partial: bool) -> list[str]:
+    """Return the exports files that the role writes for these directories of localhost."""
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
-    variables |= {
+    variables = {
         "__mounts_exports_directory": str(worker.here),
         "__mounts_server_configuration": str(worker.here / "nfs.conf"),
+        "mounts_clients": ["10.0.0.2"],
     }
-    shared = {"kind": "nfs", "path": "/mnt/shared", "server": "localhost"}
-    result = worker.setup(shared, tasks="exports", **variables)
+    shared = [{"kind": "nfs", "path": path, "server": "localhost"} for path in paths]
+    result = worker.setup(*shared, tasks="exports", tpu_partial=tpu_partial, **variables)
     assert result.returncode == 0, flat(result)
-    return (worker.here / "tpufleet-mnt-shared.exports").read_text()
+    names = (path.strip("/").replace("/", "-") for path in paths)
+    return [(worker.here / f"tpufleet-{name}.exports").read_text() for name in names]
 
 
-@pytest.mark.parametrize("tpu_partial", [True, False])
-def test_a_partial_inventory_removes_no_client_from_an_export(worker, tpu_partial):
-    (worker.here / "tpufleet-mnt-shared.exports").write_text("/mnt/shared 10.0.0.9(rw)\n")
+def test_an_export_loses_the_clients_that_are_gone(worker):
+    (worker.here / "tpufleet-mnt-old.exports").write_text("/mnt/old 10.0.0.9(rw)\n")
 
-    text = exports_of(worker, tpu_partial=tpu_partial, mounts_clients=["10.0.0.2"])
+    (text,) = exports_of(worker, "/mnt/old", tpu_partial=False)
 
-    assert ("10.0.0.9" in text) == tpu_partial
+    assert "10.0.0.9" not in text
 
 
-def test_a_new_directory_is_exported_even_with_a_partial_inventory(worker):
-    assert " 10.0.0.2(" in exports_of(worker, tpu_partial=True, mounts_clients=["10.0.0.2"])
+def test_a_partial_inventory_removes_no_client_and_still_exports_a_new_directory(worker):
+    (worker.here / "tpufleet-mnt-old.exports").write_text("/mnt/old 10.0.0.9(rw)\n")
+
+    old, new = exports_of(worker, "/mnt/old", "/mnt/new", tpu_partial=True)
+
+    assert "10.0.0.9" in old
+    assert " 10.0.0.2(" in new
 
 
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
