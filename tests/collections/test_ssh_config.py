@@ -46,19 +46,17 @@ def test_each_worker_has_its_own_block():
     assert text.endswith("Host b-w0\n    HostName 10.0.0.9\n")
 
 
-@pytest.mark.parametrize(("exists", "mode"), [(True, 0o755), (False, 0o700)])
-def test_an_existing_directory_keeps_its_mode_and_a_new_one_is_private(exists, mode, tmp_path):
+def test_an_existing_directory_keeps_its_mode_and_the_file_is_private(tmp_path):
     directory = tmp_path / "place"
-    if exists:
-        directory.mkdir(mode=mode)
-        directory.chmod(mode)
+    directory.mkdir()
+    directory.chmod(0o755)
     inventory = tmp_path / "hosts.ini"
     inventory.write_text("localhost ansible_connection=local\n")
     arguments = ("playbooks/ssh_config.yml", "-e", f"ssh_config_file={directory}/config")
     result = play(dict(os.environ), *arguments, inventory=str(inventory))
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert directory.stat().st_mode & 0o777 == mode
+    assert directory.stat().st_mode & 0o777 == 0o755
     assert (directory / "config").stat().st_mode & 0o777 == 0o600
 
 
@@ -87,31 +85,30 @@ def hosts(text):
     return [line.split()[1] for line in text.splitlines() if line.startswith("Host ")]
 
 
-def delete_old(laptop, *options):
-    result = play(laptop, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true", *options)
+def updated(laptop, playbook, *options):
+    options = (*options, "-e", "ansible_ssh_executable=/bin/false")
+    result = play(laptop, f"playbooks/{playbook}.yml", *options)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_an_existing_file_is_updated_when_a_tpu_is_deleted(laptop, tmp_path):
-    assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
-    assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1", "old-w0", "old-w1"]
-    delete_old(laptop)
-    assert hosts(written(tmp_path).read_text()) == ["demo-w0", "demo-w1"]
-
-
-def test_delete_does_not_create_a_missing_file(laptop, tmp_path):
-    delete_old(laptop)
-    assert not written(tmp_path).exists()
-
-
-@pytest.mark.parametrize("variable", ["fleet_name=others", "tpu_partial=true"])
-def test_the_file_is_not_changed_for_another_fleet_or_a_partial_inventory(
-    laptop, tmp_path, variable
+def test_the_file_is_updated_by_deletions_but_not_for_another_fleet_or_a_partial_inventory(
+    laptop, tmp_path
 ):
-    assert play(laptop, "playbooks/ssh_config.yml").returncode == 0
-    before = written(tmp_path).read_text()
-    result = play(laptop, "playbooks/peers.yml", "-e", variable, "-e", "ansible_user=else")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert written(tmp_path).read_text() == before
-    assert play(laptop, "playbooks/peers.yml", "-e", "ansible_user=else").returncode == 0
-    assert written(tmp_path).read_text() != before
+    updated(laptop, "ssh_config")
+    file = written(tmp_path)
+    assert hosts(file.read_text()) == ["demo-w0", "demo-w1", "old-w0", "old-w1"]
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+    outdated = file.read_text().replace("demo", "former")
+    file.write_text(outdated)
+    updated(laptop, "peers", "-e", "fleet_name=others")
+    updated(laptop, "peers", "-e", "tpu_partial=true")
+    assert file.read_text() == outdated
+
+    updated(laptop, "delete", "-e", "tpu=old", "-e", "yes=true")
+    assert hosts(file.read_text()) == ["demo-w0", "demo-w1"]
+
+
+def test_an_update_does_not_create_a_missing_file(laptop, tmp_path):
+    updated(laptop, "peers")
+    assert not written(tmp_path).exists()
