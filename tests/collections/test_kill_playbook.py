@@ -51,43 +51,20 @@ def test_a_run_without_a_record_that_no_worker_knows_is_refused(kill, arguments)
     assert "no worker has this run" not in output
 
 
-def test_a_run_that_has_ended_may_be_stopped_again(kill):
+def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(kill, local_api):
     result = kill(run="mine", kill_stopped=ENDED)
 
     assert result.returncode == 0, flat(result)
+    assert json.loads((local_api.state / "fleet/runs/mine.json").read_text())["wanted"] == "done"
 
 
-@pytest.mark.parametrize("desired_state", ["running", "stopped"])
-def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(
-    kill, local_api, desired_state
-):
-    record = local_api.state / "fleet/runs/mine.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"wanted": desired_state}))
-
-    result = kill(run="mine", kill_stopped=ENDED)
-
-    assert result.returncode == 0, flat(result)
-    assert json.loads(record.read_text())["wanted"] == "done"
-
-
-@pytest.mark.parametrize(
-    "end",
-    [report_end("75"), report_end("0", attempt=2), report("lost", attempt=None)],
-    ids=["saved", "another_attempt", "unknown"],
-)
-def test_a_run_that_had_not_ended_with_0_is_recorded_as_stopped(kill, local_api, end):
-    result = kill(run="mine", kill_stopped={"info": end})
-
-    assert result.returncode == 0, flat(result)
-    record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
-    assert record["wanted"] == "stopped"
-
-
-def test_a_recorded_run_that_no_worker_has_may_be_stopped(kill):
+def test_a_recorded_run_that_no_worker_has_is_recorded_as_stopped(kill, local_api):
     result = kill(run="mine", kill_stopped=NEVER)
 
     assert result.returncode == 0, flat(result)
     assert "no worker has this run" in flat(result)
+    record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
+    assert record["wanted"] == "stopped"
 
 
 FOREIGN = "foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n"

@@ -108,19 +108,18 @@ def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
     assert local_api.node("demo")["state"] == "READY"
 
 
-@pytest.mark.parametrize(("before", "state"), [(1, "preempted"), (2, "given up")])
-def test_limits_can_be_set_for_one_pass(local_api, fleet, before, state):
+def test_limits_can_be_set_for_one_pass(local_api, fleet):
     keep_release(fleet)
     node = local_api.ready("demo", **OURS)
     nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
-    write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": before}))
+    write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": 2}))
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     arguments = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
 
     result = play(environment_of(local_api), *arguments)
 
-    assert f"run mine: {state}" in flat(result)
+    assert "run mine: given up" in flat(result)
 
 
 def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fleet):
@@ -139,29 +138,20 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
         assert LABEL not in local_api.node("demo", zone).get("labels", {})
 
 
-@pytest.mark.parametrize("is_valid", [True, False])
-def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, fleet, is_valid):
-    write(fleet, record_fields(wanted="stopped", tpu="pod" if is_valid else 1))
+def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, fleet):
+    write(fleet, record_fields(wanted="stopped", tpu=1))
     watch(local_api)
 
     output = flat(play(environment_of(local_api), "playbooks/status.yml"))
 
     assert "watch: last pass" in output
-    assert ("ago on" in output, ", failed: run mine: " in output) == (True, not is_valid)
+    assert "ago on" in output
+    assert ", failed: run mine: " in output
 
 
-@pytest.mark.parametrize(
-    ("labels", "own_id", "reason"),
-    [
-        ({LABEL: "default"}, True, ""),
-        ({LABEL: "default"}, False, "not the TPU to replace"),
-        ({}, True, "this fleet did not create it"),
-    ],
-)
-def test_an_unattended_create_replaces_only_the_given_preempted_tpu(
-    local_api, labels, own_id, reason
-):
-    node = local_api.ready("demo", labels=labels)
+@pytest.mark.parametrize(("own_id", "reason"), [(True, ""), (False, "not the TPU to replace")])
+def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, own_id, reason):
+    node = local_api.ready("demo", **OURS)
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     variables = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
