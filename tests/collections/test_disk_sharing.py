@@ -12,10 +12,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing i
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import read_disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import read_node
 
-from harness.playbooks import OURS, flat, play
+from harness.playbooks import OURS, environment_of, flat, play
 from harness.scripted_api import ZONE
 from tests.collections.local_client import fleet_options, make
 from tests.collections.test_fleet import DEMO
+from tests.localcloud.api.local_api import LocalApi
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"accelerator_type": "v4-16", "data_disks": [CORPUS]}
@@ -177,10 +178,7 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ((), "is not set"),
-        (("-e", "disk=corpus"), "is not set"),
         (("-e", "disk=corpus", "-e", "source="), "is not set"),
-        (("-e", "disk=corpus", "-e", "command="), "is not set"),
         ((*NAMED, "-e", "command=true"), "source and command are both set. Set only one of them"),
         (("-e", "source=/"), "is not set"),
     ],
@@ -202,27 +200,64 @@ def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp
     assert read_disk(api.compute, ZONE, "corpus") is None
 
 
-def planned(environment, local_api, tmp_path, disk):
-    pod = ML_POD | {"data_disks": [disk]}
-    local_api.ready("demo", acceleratorType="v6e-16", labels=OURS)
-    return flat(fill(environment, tmp_path, *NAMED, fleet=[pod]))
+#: Fleets whose filling is planned, with what the plan or the error says.
+PLANS = {
+    "a new hyperdisk": (ML_POD, "nobody can write to this Hyperdisk any more"),
+    "a type that cannot be shared": (
+        ML_POD | {"data_disks": [CORPUS | {"type": "hyperdisk-balanced"}]},
+        "a disk of type hyperdisk-balanced cannot be shared. Set type: hyperdisk-ml",
+    ),
+    "a disk by its path": (
+        ML_POD | {"data_disks": [f"projects/local-fleet/zones/{ZONE}/disks/corpus"]},
+        f"This uses the disk corpus ({ZONE})",
+    ),
+    "no TPU with the disk": (
+        ML_POD | {"data_disks": []},
+        "no READY TPU of this fleet has the disk 'corpus' in data_disks",
+    ),
+    "a disk for writing": (
+        DEMO | {"accelerator_type": "v4-8", "data_disks": [CORPUS | {"mode": "read-write"}]},
+        "has the disk corpus for writing, so the disk is not shared",
+    ),
+}
 
 
-def test_the_plan_says_that_a_new_hyperdisk_stays_read_only(environment, local_api, tmp_path):
-    output = planned(environment, local_api, tmp_path, CORPUS)
-    assert "nobody can write to this Hyperdisk any more" in output
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The descriptions or errors of all plans, which one play makes."""
+    folder = tmp_path_factory.mktemp("plans")
+    local_api = LocalApi(folder / "cloud")
+    local_api.ready("demo", labels=OURS)
+    fleets = [[fleet] for fleet, _ in PLANS.values()]
+    plan = {"api": "{{ tpu_api }}", "fleet": "{{ item }}", "name": "corpus", "state": "writable"}
+    tasks = [
+        {
+            "tpufleet.core.shared_disk": plan,
+            "loop": fleets,
+            "check_mode": True,
+            "ignore_errors": True,
+            "register": "planned",
+        },
+        {
+            "ansible.builtin.copy": {
+                "content": "{{ planned.results | to_json }}",
+                "dest": str(folder / "plans.json"),
+                "mode": "0600",
+            }
+        },
+    ]
+    book = folder / "book.yml"
+    book.write_text(json.dumps([{"hosts": "localhost", "tasks": tasks}]))
+    result = play(environment_of(local_api), book)
+    local_api.halt()
+    assert result.returncode == 0, flat(result)
+    plans = json.loads((folder / "plans.json").read_text())
+    return [plan.get("description") or plan["msg"] for plan in plans]
 
 
-def test_a_type_that_cannot_be_shared_is_refused_in_the_plan(environment, local_api, tmp_path):
-    disk = CORPUS | {"type": "hyperdisk-balanced"}
-    output = planned(environment, local_api, tmp_path, disk)
-    assert "a disk of type hyperdisk-balanced cannot be shared. Set type: hyperdisk-ml" in output
-
-
-def test_a_disk_that_is_listed_by_its_path_is_found(environment, local_api, tmp_path):
-    path = f"projects/local-fleet/zones/{ZONE}/disks/corpus"
-    output = planned(environment, local_api, tmp_path, path)
-    assert f"This uses the disk corpus ({ZONE})" in output
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plan_says_what_happens_to_the_disk_or_why_it_cannot_be_filled(planned, name):
+    assert PLANS[name][1] in planned[[*PLANS].index(name)]
 
 
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
@@ -234,11 +269,6 @@ def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
-def test_a_disk_that_no_tpu_of_the_fleet_has_is_reported(environment, local_api, tmp_path):
-    result = fill(environment, tmp_path, *NAMED)
-    assert "no READY TPU of this fleet has the disk 'corpus' in data_disks" in flat(result)
-
-
 def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api, tmp_path):
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
@@ -247,21 +277,18 @@ def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 
-def test_a_disk_for_writing_is_not_shared(environment, local_api, tmp_path):
-    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    alone = DEMO | {"data_disks": [CORPUS | {"mode": "read-write"}], "accelerator_type": "v4-8"}
-    result = fill(environment, tmp_path, *NAMED, fleet=[alone])
-    assert "has the disk corpus for writing, so the disk is not shared" in flat(result)
-
-
+#: The answer of every worker: a run is active.
+ACTIVE = {"fill_runs": {"runs": [{"run": "mine", "active": True}]}}
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
 
 
 def test_check_mode_asks_every_worker_and_attaches_nothing(environment, local_api, api, tmp_path):
-    make(api, ML_POD | {"labels": OURS})
+    """No worker has the disk, so the active run does not use it."""
+    make(api, POD | {"labels": OURS})
+    detached(api, "demo")
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
-    options = (*NAMED, *HERE, "-e", json.dumps(mount), "--check")
-    result = fill(environment, tmp_path, *options, fleet=[ML_POD])
+    options = (*NAMED, *HERE, "-e", json.dumps(mount | ACTIVE), "--check")
+    result = fill(environment, tmp_path, *options)
     assert result.returncode == 0, flat(result)
     assert "Attach the disk for writing" in flat(result)
     assert "is filled" not in flat(result)
@@ -313,32 +340,25 @@ def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     assert attached(local_api) == []
 
 
-@pytest.mark.parametrize("has_disk", [True, False])
-def test_a_disk_is_not_detached_while_a_run_is_active(
-    environment, local_api, api, tmp_path, has_disk
-):
+def test_a_disk_is_not_detached_while_a_run_is_active(environment, local_api, api, tmp_path):
     make(api, POD | {"labels": OURS})
     device = tmp_path / "device"
-    if has_disk:
-        device.touch()
-    else:
-        detached(api, "demo")
-    active = {"fill_device": str(device), "fill_runs": {"runs": [{"run": "mine", "active": True}]}}
-    result = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", json.dumps(active))
-    assert ("run mine is active" in flat(result)) == has_disk
-    assert ("ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)) == has_disk
+    device.touch()
+    active = json.dumps(ACTIVE | {"fill_device": str(device)})
+    result = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", active)
+    assert "run mine is active" in flat(result)
+    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)
 
 
 def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_api, api, tmp_path):
-    make(api, ML_POD | {"labels": OURS})
+    pod = ML_POD | {"accelerator_type": "v6e-8"}
+    make(api, pod | {"labels": OURS})
     writable(api)
     shared(api, "demo")
     api.wait(api.set_data_disks(ZONE, "demo", []), "detach the disk", api.polling.deadline_in(60))
-    result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
+    result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
     assert result.returncode == 0, flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
-    again = fill(environment, tmp_path, *NAMED, *HERE, fleet=[ML_POD])
-    assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
 
 
 def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
