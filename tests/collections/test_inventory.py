@@ -142,7 +142,7 @@ TEMPLATES = [
     "<% set x = lookup('ansible.builtin.pipe', 'touch OWNED') %>",
 ]
 READ_EVERYTHING = """
-- hosts: all
+- hosts: leaders
   gather_facts: false
   connection: ansible.builtin.local
   vars: {ansible_python_interpreter: "{{ ansible_playbook_python }}"}
@@ -153,32 +153,41 @@ READ_EVERYTHING = """
         fail_msg: "{{ tpu_labels.owner }} {{ tpu_queued_resource }} {{ tpu_unreachable }}"
     - ansible.builtin.debug: {msg: "{{ tpu_labels.owner }} {{ tpu_queued_resource }}"}
     - ansible.builtin.debug: {var: tpu_labels}
-    - ansible.builtin.copy: {content: "{{ tpu_labels.owner }}", dest: "{{ read_to }}", mode: "0600"}
+    - ansible.builtin.copy:
+        content: "{{ tpu_labels.owner }}"
+        dest: "{{ read_to }}/{{ tpu_name }}"
+        mode: "0600"
       delegate_to: localhost
 """
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_path, template):
+def test_no_text_of_the_api_is_evaluated_as_a_template(listed, scripted, tmp_path):
     owned, read = tmp_path / "owned", tmp_path / "read"
-    hostile = template.replace("OWNED", str(owned))
-    scripted.handler = answering(
+    read.mkdir()
+    hostile = {
+        f"tpu{number}": template.replace("OWNED", str(owned))
+        for number, template in enumerate(TEMPLATES)
+    }
+    nodes = [
         node(
-            labels={"owner": hostile, hostile: "x"},
-            description=hostile,
-            healthDescription=hostile,
-        ),
-        unreachable=[hostile],
-    )
-    listing = listed(allow_partial=True)
-    assert the_inventory(listing)["_meta"]["hostvars"]["demo-w0"]["tpu_labels"]["owner"] == hostile
+            name,
+            id=name,
+            labels={"owner": text, text: "x"},
+            description=text,
+            healthDescription=text,
+        )
+        for name, text in hostile.items()
+    ]
+    scripted.handler = answering(*nodes, unreachable=[*hostile.values()])
+    variables = the_inventory(listed(allow_partial=True))["_meta"]["hostvars"]
+    assert {name: variables[f"{name}-w0"]["tpu_labels"]["owner"] for name in hostile} == hostile
 
     (tmp_path / "read.yml").write_text(READ_EVERYTHING)
     arguments = ["-i", str(tmp_path / "inventory"), str(tmp_path / "read.yml"), "-vvv"]
     result = ansible("ansible-playbook", *arguments, "-e", f"read_to={read}", HOME=str(tmp_path))
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert read.read_text() == hostile
+    assert {file.name: file.read_text() for file in read.iterdir()} == hostile
     assert not owned.exists()
 
 
@@ -287,40 +296,29 @@ def caching(tmp_path: Path) -> dict[str, Any]:
     return {"cache": True, "cache_plugin": plugin, "cache_connection": directory}
 
 
-def test_a_cached_list_is_not_requested_again(listed, scripted, tmp_path, caching):
+def test_a_cached_list_is_not_requested_again_unless_the_cache_is_damaged(
+    listed, scripted, tmp_path, caching
+):
     scripted.handler = answering(node(metadata={"startup-script": "s3cret"}))
     first, second = listed(**caching), listed(**caching)
     assert first.stdout == second.stdout
     assert scripted.methods() == ["GET", "POST"]
-    cached = "".join(file.read_text() for file in (tmp_path / "cache").iterdir())
-    assert "s3cret" not in cached
-
-
-def test_a_damaged_cache_is_not_used(listed, scripted, tmp_path, caching):
-    scripted.handler = answering(node())
-    first = listed(**caching)
     (file,) = (tmp_path / "cache").iterdir()
+    assert "s3cret" not in file.read_text()
+
     file.write_text(file.read_text().replace("entries", "others"))
     assert listed(**caching).stdout == first.stdout
     assert scripted.methods().count("GET") == 2
 
 
-def test_a_cache_of_other_zones_is_ignored(listed, scripted, caching):
+def test_a_cache_of_other_zones_or_of_another_project_is_ignored(listed, scripted, caching):
     scripted.handler = answering(node())
     listed(**caching)
     listed(**caching, zones=["us-central2-b"])
-    assert scripted.methods().count("GET") == 2
-
-
-def test_a_cache_of_another_project_is_ignored(listed, scripted, caching):
-    scripted.handler = answering(node())
-    listed(**caching)
     listed(**caching, project="other-fleet")
     paths = [request.path for request in scripted.asked if request.method == "GET"]
-    assert [path.split("/projects/")[1].split("/")[0] for path in paths] == [
-        "local-fleet",
-        "other-fleet",
-    ]
+    projects = [path.split("/projects/")[1].split("/")[0] for path in paths]
+    assert projects == ["local-fleet", "local-fleet", "other-fleet"]
 
 
 def test_a_partial_list_is_an_error_of_one_line_that_names_the_zones(listed, scripted):
@@ -394,22 +392,27 @@ def test_an_unconfigured_google_cloud_names_the_settings():
     assert "-i inventory/local" in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("-t", "inventory", "tpufleet.core.tpu"), "allow_partial"),
-        (("tpufleet.core.tpu_node",), "accelerator_type"),
-        (("tpufleet.core.tpu_fleet",), "wait_for_capacity"),
-        (("tpufleet.core.tpu_queued_resource",), "valid_for"),
-        (("tpufleet.core.tpu_fleet",), "grant_ends"),
-        (("tpufleet.core.vpc_firewall",), "ssh_from"),
-        (("tpufleet.core.ssh_key",), "passphrase"),
-    ],
-)
-def test_the_documentation_renders_with_examples(arguments, expected):
-    output = ansible("ansible-doc", *arguments)
-    assert (output.returncode, expected in output.stdout, "EXAMPLES" in output.stdout) == (
-        0,
-        True,
-        True,
-    )
+OPTIONS = {
+    "tpu_node": "accelerator_type",
+    "tpu_fleet": "wait_for_capacity",
+    "tpu_queued_resource": "valid_for",
+    "vpc_firewall": "ssh_from",
+    "ssh_key": "passphrase",
+}
+
+
+def test_the_documentation_of_modules_renders_with_options_and_examples():
+    output = ansible("ansible-doc", *(f"tpufleet.core.{name}" for name in OPTIONS))
+    assert output.returncode == 0, output.stderr
+    pages = output.stdout.split("> MODULE tpufleet.core.")[1:]
+    assert [page.split()[0] for page in pages] == [*OPTIONS]
+    for page in pages:
+        assert OPTIONS[page.split()[0]] in page
+        assert "EXAMPLES" in page
+
+
+def test_the_documentation_of_the_inventory_renders_with_options_and_examples():
+    output = ansible("ansible-doc", "-t", "inventory", "tpufleet.core.tpu")
+    assert output.returncode == 0, output.stderr
+    assert "allow_partial" in output.stdout
+    assert "EXAMPLES" in output.stdout
