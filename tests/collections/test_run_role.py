@@ -16,36 +16,33 @@ from harness.playbooks import ROOT
 SHARED = ROOT / "playbooks/group_vars/all.yml"
 
 
-def test_checkpoints_go_to_the_bucket_if_there_is_one(tmp_path):
-    cases = [
-        ({}, "/mnt/shared/checkpoints"),
-        ({"shared_dir": "/nfs"}, "/nfs/checkpoints"),
-        ({"bucket": "gs://mine"}, "gs://mine/checkpoints"),
-        ({"bucket": "gs://mine/", "shared_dir": "/nfs"}, "gs://mine/checkpoints"),
-        ({"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
+def test_checkpoints_and_output_go_to_the_bucket_if_there_is_one(tmp_path):
+    cases = [  # shared variable, other variables, expected value
+        ("checkpoints", {}, "/mnt/shared/checkpoints"),
+        ("checkpoints", {"shared_dir": "/nfs"}, "/nfs/checkpoints"),
+        ("checkpoints", {"bucket": "gs://mine"}, "gs://mine/checkpoints"),
+        ("checkpoints", {"bucket": "gs://mine/", "shared_dir": "/nfs"}, "gs://mine/checkpoints"),
+        ("checkpoints", {"bucket": "gs://mine", "checkpoints": "/nfs/there"}, "/nfs/there"),
+        ("outputs", {"fleet_state": "/records"}, "/records/outputs"),
+        ("outputs", {"fleet_state": "/records", "bucket": ""}, "/records/outputs"),
+        ("outputs", {"fleet_state": "/records", "bucket": "gs://mine/"}, "gs://mine/runs"),
+        ("outputs", {"bucket": "gs://mine", "outputs": "gs://other/there"}, "gs://other/there"),
+        ("outputs", {"bucket": "gs://mine", "outputs": "/here"}, "/here"),
     ]
-
-    check_values(tmp_path, "checkpoints_location", cases)
-
-
-def test_output_goes_to_the_bucket_if_there_is_one(tmp_path):
-    cases = [
-        ({"fleet_state": "/records"}, "/records/outputs"),
-        ({"fleet_state": "/records", "bucket": ""}, "/records/outputs"),
-        ({"fleet_state": "/records", "bucket": "gs://mine/"}, "gs://mine/runs"),
-        ({"bucket": "gs://mine", "outputs": "gs://other/there"}, "gs://other/there"),
-        ({"bucket": "gs://mine", "outputs": "/here"}, "/here"),
+    tasks = [
+        {"ansible.builtin.assert": {"that": f"{name}_location == '{expected}'"}, "vars": variables}
+        for name, variables, expected in cases
     ]
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(SHARED)]}
 
-    check_values(tmp_path, "outputs_location", cases)
+    result = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"ok={len(cases)} " in result.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes the groups of files")
-@pytest.mark.parametrize(
-    ("pattern", "line"),
-    [("accel*", "SupplementaryGroups=44 107"), ("none*", None), (None, None)],
-)
-def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
+def test_jupyter_may_open_the_devices_of_the_worker(tmp_path):
     devices = tmp_path / "dev"
     devices.mkdir()
     for name, gid, mode in (
@@ -61,27 +58,41 @@ def test_jupyter_may_open_the_devices_of_the_worker(tmp_path, pattern, line):
         (devices / name).chmod(mode)
     tasks = yaml.safe_load((ROOT / "roles/run/tasks/main.yml").read_text())
     [find] = [task for task in tasks if "ansible.builtin.find" in task]
-    template = {
-        "src": str(ROOT / "roles/run/templates/tpufleet-jupyter.service.j2"),
-        "dest": str(tmp_path / "unit"),
-        "mode": "0644",
-    }
-    variables = {
-        "run_device_glob": f"{devices}/{pattern}" if pattern else "",
-        "run_shared_dir": "/mnt/shared",
-        "__run_user": "tpufleet",
-    }
-    tasks = [find, {"ansible.builtin.template": template}]
-    play = {"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}
+    cases = [
+        (f"{devices}/accel*", ["SupplementaryGroups=44 107"]),
+        (f"{devices}/none*", []),
+        ("", []),
+    ]
+    plays = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "vars": {
+                "run_device_glob": pattern,
+                "run_shared_dir": "/mnt/shared",
+                "__run_user": "tpufleet",
+            },
+            "tasks": [
+                find,
+                {
+                    "ansible.builtin.template": {
+                        "src": str(ROOT / "roles/run/templates/tpufleet-jupyter.service.j2"),
+                        "dest": str(tmp_path / f"unit{number}"),
+                        "mode": "0644",
+                    }
+                },
+            ],
+        }
+        for number, (pattern, _) in enumerate(cases)
+    ]
 
-    result = played(tmp_path, json.dumps([play]), "-i", "localhost,", "-c", "local")
+    result = played(tmp_path, json.dumps(plays), "-i", "localhost,", "-c", "local")
 
     assert result.returncode == 0, result.stdout + result.stderr
-    unit = (tmp_path / "unit").read_text().splitlines()
-    assert [line_of_unit for line_of_unit in unit if "Groups" in line_of_unit] == (
-        [line] if line else []
-    )
-    assert "WorkingDirectory=~" in unit
+    for number, (_, expected) in enumerate(cases):
+        unit = (tmp_path / f"unit{number}").read_text().splitlines()
+        assert [line for line in unit if "Groups" in line] == expected
+        assert "WorkingDirectory=~" in unit
 
 
 @pytest.mark.skipif(
@@ -133,20 +144,6 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
     assert reported == [expected for _, _, expected in steps]
     assert (tmp_path / "found").read_text() == f"755 {uid} {uid}\n700 {uid} {uid}\n"
     assert other.stat().st_uid == 0
-
-
-def check_values(folder: Path, name: str, cases: list[tuple[dict[str, str], str]]) -> None:
-    """Check the value of a shared variable for each case: other variables and expected value."""
-    tasks = [
-        {"ansible.builtin.assert": {"that": f"{name} == '{expected}'"}, "vars": variables}
-        for variables, expected in cases
-    ]
-    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(SHARED)]}
-
-    result = played(folder, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert f"ok={len(cases)} " in result.stdout
 
 
 def played(
