@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import yaml
 
-from harness.playbooks import OURS, environment_of, flat, play
+from harness.playbooks import OURS, ROOT, environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
 
@@ -47,9 +48,10 @@ def test_a_run_on_a_preempted_tpu_is_preempted_in_text_and_json(environment, tmp
     assert status["wanted"] == ["mine"]
 
 
-def test_a_run_whose_tpu_is_gone_is_shown_without_any_tpu_in_text_and_json(environment, tmp_path):
+def test_a_run_is_shown_by_the_name_of_its_deleted_tpu_in_text_and_json(environment, tmp_path):
     status_file = tmp_path / "status.json"
-    result = play(environment, "playbooks/status.yml", "-e", f"status_json={status_file}")
+    options = ("-e", f"tpu={RECORD['tpu']}", "-e", f"status_json={status_file}")
+    result = play(environment, "playbooks/status.yml", *options)
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine 2 preempted 70" in flat(result)
@@ -74,12 +76,9 @@ def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
     local_api.ready("demo", labels=OURS)
 
     typo = play(environment, "playbooks/status.yml", "-e", "tpu=dmeo")
-    result = play(environment, "playbooks/status.yml", "-e", f"tpu={RECORD['tpu']}")
 
     assert typo.returncode != 0
     assert "tpu=dmeo: no TPU of this name exists" in flat(typo)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "mine 2 preempted 70" in flat(result)
 
 
 def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, record_file):
@@ -106,43 +105,44 @@ def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
 
 
 @pytest.fixture
-def play_on_worker(local_api, record_file, inventory, tmp_path):
-    """Return a function that runs a verb for a worker that reports a run as done.
+def status_of_done(local_api, record_file, inventory):
+    """Return a function that runs status.yml for a worker that reports an attempt as done.
 
     The worker's answer is set as a variable, which takes precedence over registered results.
     """
     record_file.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
-    options = ("-i", inventory, "-e", f"logs_dir={tmp_path}/logs", "-e", f"to={tmp_path}/to")
 
-    def play_verb(verb, attempt):
-        process = report("done", attempt=attempt, log=["bye"])
-        answer = {"run": "mine", "run_observed": {"runs": [process]}}
-        answer_options = ("-e", json.dumps(answer))
-        return play(environment_of(local_api), f"playbooks/{verb}.yml", *options, *answer_options)
+    def play_status(attempt):
+        answer = {"run": "mine", "run_observed": {"runs": [report("done", attempt=attempt)]}}
+        options = ("-i", inventory, "-e", json.dumps(answer))
+        return play(environment_of(local_api), "playbooks/status.yml", *options)
 
-    return play_verb
+    return play_status
 
 
-@pytest.mark.parametrize(
-    ("verb", "cases"),
-    [
-        ("status", [(1, "running"), (2, "done")]),
-        ("logs", [(2, "done")]),
-        ("report", [(2, "done")]),
-        ("fetch", [(2, "done")]),
-    ],
-    ids=["status", "logs", "report", "fetch"],
-)
-def test_a_verb_that_sees_a_run_done_records_it(play_on_worker, record_file, verb, cases):
-    for attempt, wanted in cases:
-        play_on_worker(verb, attempt)
-        assert json.loads(record_file.read_text())["wanted"] == wanted
+@pytest.mark.parametrize(("attempt", "wanted"), [(1, "running"), (2, "done")])
+def test_status_records_that_the_newest_attempt_is_done(
+    status_of_done, record_file, attempt, wanted
+):
+    status_of_done(attempt)
+
+    assert json.loads(record_file.read_text())["wanted"] == wanted
 
 
-def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(play_on_worker, record_file):
+@pytest.mark.parametrize("verb", ["status", "logs", "report", "fetch"])
+def test_every_verb_that_reads_runs_of_workers_records_those_that_are_done(verb):
+    plays = yaml.safe_load((ROOT / f"playbooks/{verb}.yml").read_text())
+    tasks = [task for play_ in plays for task in play_.get("tasks", [])]
+    registered = [task.get("register") for task in tasks]
+    imported = [task.get("ansible.builtin.import_role", {}).get("tasks_from") for task in tasks]
+
+    assert registered.index("run_observed") < imported.index("record_done")
+
+
+def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(status_of_done, record_file):
     record_file.with_name(".mine.lock").mkdir()
 
-    result = play_on_worker("status", 2)
+    result = status_of_done(2)
 
     assert result.returncode == 0, flat(result)
     assert "mine 2 done" in flat(result)
