@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import yaml
 
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import ROOT, environment_of, flat, play
 from harness.valid_record import record_fields
 
 
@@ -26,10 +27,17 @@ def run_playbook(local_api):
 
 
 @pytest.mark.parametrize("playbook", ["sample", "eval", "export", "bench"])
-def test_a_run_of_another_trainer_is_refused_with_an_alternative(run_playbook, playbook):
-    output = run_playbook(playbook, "--check", command=["python", "mine.py"])
+def test_each_playbook_runs_the_program_of_its_name(playbook):
+    (imported,) = yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text())
 
-    assert f"{playbook}.yml needs a run of this project's trainer" in output
+    assert imported["ansible.builtin.import_playbook"] == "trainer.yml"
+    assert imported["vars"] == {"trainer_name": playbook}
+
+
+def test_a_run_of_another_trainer_is_refused_with_an_alternative(run_playbook):
+    output = run_playbook("eval", "--check", command=["python", "mine.py"])
+
+    assert "eval.yml needs a run of this project's trainer" in output
     assert "tpufleet-python" in output
 
 
