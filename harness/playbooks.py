@@ -32,6 +32,10 @@ class ServedApi(Protocol):
 def environment_of(local_api: ServedApi) -> dict[str, str]:
     """Return the environment variables that make inventory/local list the TPUs of this API."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
+    # There are no machines, so ssh fails at once instead of waiting for an answer.
+    ssh = local_api.state / "unreachable-ssh"
+    ssh.write_text("#!/bin/sh\necho 'ssh: No route to host' >&2\nexit 255\n")
+    ssh.chmod(0o755)
     # An earlier test may have set this to the address of a storage emulator that has ended.
     inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     return {
@@ -39,7 +43,7 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # prints a line per host and task
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
-        "ANSIBLE_TIMEOUT": "1",  # short, because there are no machines
+        "ANSIBLE_SSH_EXECUTABLE": str(ssh),
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),
         "TPUFLEET_LOCALCLOUD": local_api.state.name,
     }

@@ -37,7 +37,6 @@ def test_a_run_that_somebody_stopped_is_restarted_only_with_even_if_stopped(loca
 
     assert error in restart(local_api, "stopped", "--check")
     assert error not in restart(local_api, "stopped", "-e", "even_if_stopped=true")
-    assert error not in restart(local_api, "running")
 
 
 def test_a_run_that_is_done_is_never_restarted(local_api):
@@ -79,4 +78,4 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     result = play(environment_of(local_api), "train.yml", "-e", json.dumps(variables))
 
     assert not owned.exists()
-    assert "nothing of run mine was started: pod-w0: can't be reached" in flat(result)
+    assert "nothing of run mine was started: pod-w[0-1]: can't be reached" in flat(result)
