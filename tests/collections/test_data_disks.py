@@ -170,9 +170,6 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
     assert deletion.returncode == 0, flat(deletion)
     assert disk(api) is not None
     options = (*fleet_options(tmp_path, POD), "-e", "tpu=demo", "-e", "disks=true")
-    prompted = play(environment, "playbooks/delete.yml", *options)
-    assert "the disk corpus (us-central2-b, 50 GB) and all its data" in flat(prompted)
-    assert disk(api) is not None
     deletion = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
     assert deletion.returncode == 0, flat(deletion)
     assert disk(api) is None
@@ -201,7 +198,7 @@ def test_only_the_disk_of_the_named_zone_is_deleted(environment, local_api, api,
 
     question = asked_to_delete(environment, tmp_path, entry, f"demo_{ZONE}")
 
-    assert f"the disk corpus ({ZONE}, 50 GB)" in question
+    assert f"the disk corpus ({ZONE}, 50 GB) and all its data" in question
     assert "the disk corpus (us-east1-d" not in question
 
 
