@@ -83,7 +83,9 @@ def by_id(node_id: str, **extra) -> tuple[str, str]:
 def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
     result = succeeds(environment, "playbooks/create.yml", "--check", "--diff")
     assert "+    accelerator_type: v4-16" in result.stdout
+    assert "ssh-keys:" in result.stdout
     assert "external_ip: true" not in result.stdout
+    assert "enable-oslogin" not in result.stdout
     assert "GET /v2/" in local_api.log()
     assert not re.search(r"(POST|PATCH|DELETE) /v2/", local_api.log())
     assert not (local_api.state / "ssh").exists()
