@@ -143,36 +143,35 @@ def create_resources(api: LocalApi) -> None:
 
 
 def steps_of(log: Path) -> Iterator[dict]:
-    """Yield three tasks per entry, the first in check mode; after each, print the log's length."""
+    """Yield three tasks per entry, the first in check mode; their names have the log's length."""
+    length = f"{{{{ lookup('ansible.builtin.file', '{log}', rstrip=false) | length }}}}"
     for number, (key, (options, _)) in enumerate(TABLE.items()):
         for step in STEPS:
             yield {
-                "name": f"Task {number} {step}",
+                "name": f"Task {number} {step} at {length}",
                 f"tpufleet.core.{key.split(',')[0]}": options,
                 "check_mode": step == "checked",
                 "ignore_errors": True,
             }
-            length = f"{{{{ lookup('ansible.builtin.file', '{log}', rstrip=false) | length }}}}"
-            yield {"ansible.builtin.debug": {"msg": f"Log {number} {step} {length}"}}
 
 
 @dataclass(frozen=True)
 class PlaybookResult:
-    """The output of the play, the API's log, and the changes requested before the play."""
+    """The output of the play and the API's log."""
 
     output: str
     log: str
-    before: int
 
     def outcome(self, number: int, step: str) -> str:
         """Return the result of a step in Ansible's output: ok, changed or fatal."""
-        task = rf"TASK \[Task {number} {step}\](?:.*\n)*?(ok|changed|fatal): \[localhost\]"
+        task = rf"TASK \[Task {number} {step} at \d+\](?:.*\n)*?(ok|changed|fatal): \[localhost\]"
         return re.findall(task, self.output)[0]
 
-    def count(self, number: int, step: str) -> int:
-        """Return the number of changes requested up to the end of a step."""
-        [length] = re.findall(rf"Log {number} {step} (\d+)", self.output)
-        return len(changes(self.log[: int(length)]))
+    def counts(self, number: int) -> list[int]:
+        """Count the changes requested before an entry's steps and up to the end of each step."""
+        lengths = [*map(int, re.findall(r"TASK \[Task \d+ \w+ at (\d+)\]", self.output))]
+        ends = [*lengths, len(self.log)][number * len(STEPS) :][: len(STEPS) + 1]
+        return [len(changes(self.log[:end])) for end in ends]
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +180,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> PlaybookResult:
     folder = tmp_path_factory.mktemp("check")
     api = LocalApi(folder / "cloud", KeyedMachines())
     create_resources(api)
-    before = len(changes(api.log()))
     book = folder / "book.yml"
     tasks = list(steps_of(api.state / "server.log"))
     book.write_text(yaml.safe_dump([{"hosts": "localhost", "tasks": tasks}]))
     result = play(environment_of(api), book, "--diff")
     api.halt()
-    return PlaybookResult(result.stdout + result.stderr, api.log(), before)
+    return PlaybookResult(result.stdout + result.stderr, api.log())
 
 
 @pytest.mark.parametrize("key", TABLE)
@@ -195,8 +193,7 @@ def test_check_mode_and_a_second_run_change_nothing(played, key):
     changing, number = TABLE[key][1], list(TABLE).index(key)
 
     outcomes = [played.outcome(number, step) for step in STEPS]
-    before = played.count(number - 1, "second") if number else played.before
-    checked, first, second = (played.count(number, step) for step in STEPS)
+    before, checked, first, second = played.counts(number)
 
     assert outcomes == [*(["changed" if changing else "ok"] * 2), "ok"], played.output
     assert checked == before
