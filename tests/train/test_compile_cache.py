@@ -1,18 +1,12 @@
-"""Copies of compiled programs in a bucket; in most tests, a directory replaces the bucket."""
+"""Copies of compiled programs in a bucket; here, a directory replaces the bucket."""
 
 import os
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from harness.trainer_processes import Attempt
-from tests.train.bucket import NAME
 from train.run.compile_cache import SETTLE_SECONDS, Programs
-from train.storage import open_filesystem
-
-OVERRIDES = ["sample.length=0", "steps=1000000"]
 
 
 def write(folder: Path, name: str, content: bytes = b"a program", age: float = 60) -> None:
@@ -65,30 +59,3 @@ def test_an_unreachable_bucket_causes_a_warning_and_does_not_stop_the_run(
     monkeypatch.setattr(programs._fs, "glob", away, raising=True)
     programs.download()
     assert "so programs are compiled again: ConnectionError: no route" in caplog.text
-
-
-def test_a_run_on_new_disks_does_not_compile_its_step_again(
-    launch: Callable[..., Attempt], tmp_path: Path, bucket: dict[str, str]
-):
-    checkpoints = f"gs://{NAME}/runs/again"
-    filesystem, root = open_filesystem(f"{checkpoints}/compiled")
-
-    def updates(paths: Iterable[str]) -> set[str]:
-        names = (path.rpartition("/")[2] for path in paths)
-        return {name for name in names if name.startswith("jit_update")}
-
-    def attempt(directory: str) -> Attempt:
-        own = {"TPUFLEET_CHECKPOINTS": checkpoints}
-        return launch(tmp_path / directory, OVERRIDES, environment=bucket | own)
-
-    first = attempt("first")
-    first.wait_for_progress()
-    first.wait_for(lambda: len(updates(filesystem.find(root))) == 1)  # JAX writes in process 0 only
-    first.kill()
-    second = attempt("second")
-    second.wait_for_progress()
-    assert second.logs().count("compiled programs from gs://") == 2
-    for process in ("w0", "w1"):
-        cached = contents(tmp_path / "second" / process / "compiled")
-        assert updates(cached) == updates(filesystem.find(root))
-    second.kill()

@@ -1,0 +1,12 @@
+"""Runs ``python -m train run``, but uploads compiled programs after seconds instead of after ten.
+
+Run by test_bucket_runs.py; the arguments are a config and overrides.
+"""
+
+import sys
+
+from train.__main__ import main
+from train.run import compile_cache
+
+compile_cache.UPLOAD_INTERVAL_SECONDS = 1
+sys.exit(main(["run", *sys.argv[1:]]))
