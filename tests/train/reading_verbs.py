@@ -9,8 +9,12 @@ import sys
 from train.__main__ import main
 from train.run import mesh
 
-for verb in ("eval", "sample", "export", "bench"):
-    sys.stdout.write(f"--- {verb}\n")
-    if code := main([verb, *sys.argv[1:]]):
-        sys.exit(code)
-    mesh.join = lambda *_: None
+VERBS = ("eval", "sample", "export", "bench")
+
+
+if __name__ == "__main__":
+    for verb in VERBS:
+        sys.stdout.write(f"--- {verb}\n")
+        if code := main([verb, *sys.argv[1:]]):
+            sys.exit(code)
+        mesh.join = lambda *_: None

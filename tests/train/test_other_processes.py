@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from harness.trainer_processes import PROJECT, Attempt, loss_log
-from train.run.contract import HUNG, NOT_A_NUMBER
+from harness.trainer_processes import Attempt, loss_log, train_here
+from tests.train.diverging import FIRST, Diverging
+from tests.train.reading_verbs import VERBS
+from train.__main__ import main
+from train.core.config import Config
+from train.run import loop
+from train.run.contract import BAD_CONFIG, DONE, HUNG, NOT_A_NUMBER
+from train.run.metrics import MAX_IN_FLIGHT
 
-DONE, BAD_CONFIG = 0, 2
 OVERRIDES = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 
 
@@ -21,7 +26,7 @@ OVERRIDES = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a finished run of two processes."""
     directory = tmp_path_factory.mktemp("two")
-    attempt = launch(directory, [*OVERRIDES, "steps=60"])
+    attempt = launch(directory, [*OVERRIDES, "steps=45"])
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     return directory
 
@@ -48,7 +53,7 @@ def test_a_run_resumed_on_four_devices_has_the_same_losses(
 ):
     checkpoint = Path("checkpoints") / "40"
     shutil.copytree(two / checkpoint, tmp_path / checkpoint)
-    overrides = [*OVERRIDES, "steps=60", "compute.fsdp=2", "sample.length=8"]
+    overrides = [*OVERRIDES, "steps=45", "compute.fsdp=2", "sample.length=8"]
     attempt = launch(tmp_path, overrides, processes=4)
     assert attempt.codes() == [DONE] * 4, attempt.logs()
     assert (tmp_path / "w0" / "sample.txt").exists()
@@ -62,16 +67,16 @@ def test_a_run_resumed_on_four_devices_has_the_same_losses(
 def test_only_one_process_reads_a_replicated_state(
     launch: Callable[..., Attempt], two: Path, tmp_path: Path
 ):
-    checkpoint = Path("checkpoints") / "60"
+    checkpoint = Path("checkpoints") / "45"
     for directory in (tmp_path, tmp_path / "w1"):
         shutil.copytree(two / checkpoint, directory / checkpoint)
     data = [path for path in (tmp_path / "w1").rglob("d/*") if path.is_file()]
     assert data
     for path in data:
         path.unlink()
-    attempt = launch(tmp_path, [*OVERRIDES, "steps=60"], own_checkpoints=1)
+    attempt = launch(tmp_path, [*OVERRIDES, "steps=45"], own_checkpoints=1)
     assert attempt.codes() == [DONE, DONE], attempt.logs()
-    assert attempt.logs().count("already at step 60 of 60") == 2
+    assert attempt.logs().count("already at step 45 of 45") == 2
 
 
 def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], tmp_path: Path):
@@ -112,69 +117,77 @@ def printed(log: Path, start: int) -> list[str]:
     return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
 
 
-def outputs_of(launch: Callable[..., Attempt], run: Path, processes: int) -> dict[str, str]:
-    """Run the verbs of reading_verbs.py; return each one's output, which only process 0 prints."""
-    logs = [run / f"w{i}" / "log" for i in range(processes)]
+VERB_OVERRIDES = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
+
+
+def outputs_of_two_processes(launch: Callable[..., Attempt], run: Path) -> dict[str, str]:
+    """Return the output of each verb, which only process 0 prints."""
+    logs = [run / f"w{i}" / "log" for i in range(2)]
     before = [len(log.read_text()) for log in logs]
-    overrides = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
-    attempt = launch(run, overrides, program=("tests.train.reading_verbs",), processes=processes)
-    assert attempt.codes() == [DONE] * processes, attempt.logs()
-    first, *others = map(printed, logs, before)
-    assert not any(text for sections in others for text in sections[::2])
+    attempt = launch(run, VERB_OVERRIDES, program=("tests.train.reading_verbs",))
+    assert attempt.codes() == [DONE, DONE], attempt.logs()
+    first, second = map(printed, logs, before)
+    assert not any(second[::2])
     return dict(zip(first[1::2], first[2::2], strict=True))
 
 
+@pytest.fixture
+def outputs_of_one_process(
+    two: Path,
+    config_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> dict[str, str]:
+    """Return the output of each verb on the run of two processes, in this process."""
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(two / "w0"))
+    monkeypatch.setenv("TPUFLEET_CHECKPOINTS", str(two / "checkpoints"))
+    outputs = {}
+    for verb in VERBS:
+        assert main([verb, str(config_file), *VERB_OVERRIDES]) == DONE
+        outputs[verb] = capsys.readouterr().out
+    return outputs
+
+
+def exported(output: str) -> dict[str, bytes]:
+    """Return an exported file's tensors: safetensors writes metadata in a random order."""
+    return {name: array.tobytes() for name, array in load_file(output.strip()).items()}
+
+
 def test_verbs_give_the_same_results_on_one_and_two_processes(
-    two: Path, launch: Callable[..., Attempt]
+    two: Path, launch: Callable[..., Attempt], outputs_of_one_process: dict[str, str]
 ):
-    losses, texts, exported = [], [], []
-    for processes in (1, 2):
-        outputs = outputs_of(launch, two, processes)
-        losses.append(float(outputs["eval"].split()[2].rstrip(",")))
-        texts.append(outputs["sample"])
-        path = Path(outputs["export"].strip())
-        # Compare tensors, not files: safetensors writes metadata in a random order.
-        exported.append({name: array.tobytes() for name, array in load_file(path).items()})
-        path.unlink()
-        assert outputs["bench"].startswith(f"{processes} x cpu: ")
+    one, tensors = outputs_of_one_process, exported(outputs_of_one_process["export"])
+    both = outputs_of_two_processes(launch, two)
+    losses = [float(outputs["eval"].split()[2].rstrip(",")) for outputs in (one, both)]
     assert losses[1] == pytest.approx(losses[0], abs=2e-4)
-    assert texts[0] == texts[1]
-    assert exported[0] == exported[1]
+    assert both["sample"] == one["sample"]
+    assert exported(both["export"]) == tensors
+    assert one["bench"].startswith("1 x cpu: ")
+    assert both["bench"].startswith("2 x cpu: ")
 
 
-DIVERGE = """
-import numpy as np
-from train.run import metrics
-
-class Value:
-    def __init__(self, value, ready):
-        self.value, self.ready = value, ready
-    def is_ready(self):
-        return self.ready
-    def __array__(self, *args, **kwargs):
-        return np.asarray(self.value) * (np.nan if self.step >= 20 else 1)
-
-def add(self, step, values, heldout_loss=None, add=metrics.InFlight.add):
-    value = Value(values["loss"], READY)
-    value.step = step
-    add(self, step, values | {"loss": value}, heldout_loss)
-
-metrics.InFlight.add = add
-if not READY:
-    metrics.InFlight._allowed = lambda self: metrics.MAX_IN_FLIGHT
-"""
-
-
-@pytest.mark.parametrize("every", [24, 1_000_000], ids=["before-a-save", "far-from-a-save"])
-def test_processes_that_see_a_divergence_at_different_calls_end_together(
-    launch: Callable[..., Attempt], tmp_path: Path, every: int
+def test_processes_that_see_a_divergence_at_different_calls_end_before_a_save(
+    launch: Callable[..., Attempt], tmp_path: Path
 ):
     """Process 0 gets the metrics of a step immediately, process 1 as late as allowed."""
-    patch = "import os\nREADY = os.environ.get('TPUFLEET_PROCESS_ID') == '0'\n" + DIVERGE
-    (tmp_path / "sitecustomize.py").write_text(patch)
-    environment = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
-    overrides = [*OVERRIDES, "steps=1000000", f"checkpoint.every={every}"]
-    attempt = launch(tmp_path, overrides, environment=environment)
+    overrides = [*OVERRIDES, "steps=1000000", "checkpoint.every=24"]
+    attempt = launch(tmp_path, overrides, program=("tests.train.diverging",))
     assert attempt.codes() == [NOT_A_NUMBER, NOT_A_NUMBER], attempt.logs()
     assert attempt.logs().count("step 20: loss, gradient or parameters are not finite") == 2
     assert [step for step, loss in loss_log(tmp_path / "w0") if loss is None] == [20]
+
+
+@pytest.mark.parametrize("is_immediate", [True, False])
+def test_far_from_a_save_all_processes_see_a_divergence_before_any_ends(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_immediate: bool,
+):
+    """A process ends after the same call, however early it gets the metrics of a step."""
+    monkeypatch.setattr(loop, "InFlight", Diverging)
+    monkeypatch.setattr(Diverging, "is_immediate", is_immediate)
+    cfg = make_config(steps=1_000_000, checkpoint={"every": 1_000_000})
+    assert train_here(cfg, tmp_path) == NOT_A_NUMBER
+    assert loss_log(tmp_path)[-1] == (FIRST, None)
+    assert Diverging.last == FIRST + MAX_IN_FLIGHT

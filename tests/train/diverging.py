@@ -1,0 +1,50 @@
+"""Runs ``python -m train run`` with losses that are NaN from step 20 on.
+
+Process 0 gets the metrics of a step immediately, process 1 as late as allowed. Run by
+test_other_processes.py; the arguments are a config and overrides.
+"""
+
+import os
+import sys
+
+import jax
+import numpy as np
+
+from train.__main__ import main
+from train.run import loop
+from train.run.metrics import MAX_IN_FLIGHT, InFlight
+
+FIRST = 20
+
+
+class Loss:
+    """A loss that is ready immediately, or never."""
+
+    def __init__(self, value: jax.Array, is_ready: bool) -> None:
+        self.value, self.is_ready = value, lambda: is_ready
+
+    def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
+        return np.asarray(self.value)
+
+
+class Diverging(InFlight):
+    """Queue of steps, whose losses are NaN from step FIRST on; ``last`` is the last step in it."""
+
+    is_immediate = True
+    last = 0
+
+    def add(
+        self, step: int, values: dict[str, jax.Array], heldout_loss: jax.Array | None = None
+    ) -> None:
+        Diverging.last = step
+        loss = values["loss"] * (np.nan if step >= FIRST else 1)
+        super().add(step, values | {"loss": Loss(loss, self.is_immediate)}, heldout_loss)
+
+    def _allowed(self) -> int:
+        return super()._allowed() if self.is_immediate else MAX_IN_FLIGHT
+
+
+if __name__ == "__main__":
+    Diverging.is_immediate = os.environ["TPUFLEET_PROCESS_ID"] == "0"
+    loop.InFlight = Diverging
+    sys.exit(main(["run", *sys.argv[1:]]))
