@@ -180,18 +180,28 @@ def test_losses_do_not_depend_on_microbatches_and_chunks(corpus: Corpus, cfg: Co
     np.testing.assert_allclose(first_losses(accumulate=4, loss_chunks=4), first_losses(), rtol=2e-6)
 
 
+@pytest.fixture(scope="module")
+def run_cfg(packed_tree: dict) -> Config:
+    """The config of a run that evaluates; runs with the same config are compiled once."""
+    evaluate = {"every": 20, "batches": 1}
+    return build(packed_tree | {"evaluate": evaluate, "checkpoint": {"every": 10}, "steps": 40})
+
+
 def test_a_run_on_packed_documents_learns_and_evaluates(
-    packed_tree: dict, tmp_path: Path, no_mesh: None
+    run_cfg: Config, tmp_path: Path, no_mesh: None
 ):
-    cfg = build(packed_tree | {"evaluate": {"every": 20, "batches": 1}, "steps": 40})
-    assert train_here(cfg, tmp_path) == contract.DONE
+    assert train_here(run_cfg, tmp_path) == contract.DONE
     lines = read_metrics(tmp_path)
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
     assert lines[-1]["heldout_loss"] < lines[19]["heldout_loss"]
 
 
 def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
-    packed_tree: dict, tmp_path: Path, launch: Callable[..., Attempt], no_mesh: None
+    packed_tree: dict,
+    run_cfg: Config,
+    tmp_path: Path,
+    launch: Callable[..., Attempt],
+    no_mesh: None,
 ):
     data = packed_tree["data"]
     overrides = [f"data={json.dumps(data)}", f"model={json.dumps(packed_tree['model'])}"]
@@ -199,13 +209,12 @@ def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
     changed, alone = tmp_path / "changed", tmp_path / "one"
     attempt = launch(changed, overrides, environment={"TPUFLEET_RUN": "alone"})
     assert attempt.codes() == [contract.DONE] * 2, attempt.logs()
-    cfg = build(packed_tree | {"steps": 20, "checkpoint": {"every": 10}, "sample": {"length": 0}})
-    assert [train_here(cfg, directory) for directory in (changed, alone)] == [contract.DONE] * 2
+    assert [train_here(run_cfg, directory) for directory in (changed, alone)] == [contract.DONE] * 2
     observed, expected = loss_log(changed / "w0") + loss_log(changed), loss_log(alone)
-    assert [step for step, _ in observed] == list(range(1, 21))
-    # Sums in another order differ in the last bits of float32.
+    assert [step for step, _ in observed] == list(range(1, 41))
+    # Sums in another order differ in the last bits of float32; training widens the difference.
     np.testing.assert_allclose(
-        [loss for _, loss in observed], [loss for _, loss in expected], rtol=1e-5
+        [loss for _, loss in observed[:20]], [loss for _, loss in expected[:20]], rtol=1e-5
     )
 
 

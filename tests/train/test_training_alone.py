@@ -56,7 +56,7 @@ def test_the_watchdog_is_on_until_all_saves_are_complete(
     order = []
     for kind, name in ((Checkpoints, "close"), (Watchdog, "off")):
         monkeypatch.setattr(kind, name, lambda _, name=name: order.append(name))
-    assert train_here(replace(cfg, steps=10), tmp_path) == contract.DONE
+    assert train_here(cfg, tmp_path) == contract.DONE
     assert order == ["close", "off"]
 
 
@@ -103,14 +103,14 @@ def test_a_sample_that_fails_is_logged_and_the_run_is_done(
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     monkeypatch.setattr(loop, broken, fail)
-    sampled = replace(cfg, steps=20, sample=replace(cfg.sample, every=10))
+    sampled = replace(cfg, sample=replace(cfg.sample, every=20))
     assert train_here(sampled, tmp_path) == contract.DONE
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "done"
     assert (
-        "step 20: no sample, training continues: RuntimeError: RESOURCE_EXHAUSTED: Out of memory"
+        "step 40: no sample, training continues: RuntimeError: RESOURCE_EXHAUSTED: Out of memory"
         in caplog.text
     )
-    assert ("step 10: no sample" in caplog.text) == (broken == "generate")
+    assert ("step 20: no sample" in caplog.text) == (broken == "generate")
 
 
 @pytest.mark.usefixtures("no_mesh")
