@@ -55,13 +55,12 @@ EVERYTHING = {
 """All options that involve the mesh in one model, because each compilation takes seconds."""
 
 PACKED = {"data": {"documents": "packed"}}
+MICROBATCHES = {"accumulate": 2, "sync": "microbatch", "scan_layers": True, "remat": "dots"}
 
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
-    "everything": (EVERYTHING, ("1", "2x2")),
-    "microbatches": ({"accumulate": 2, "sync": "microbatch"}, ("1", "2x2")),
     "splash": ({"attention": "splash"}, ("2x2",)),
-    "packed": (PACKED, ("1", "2x2")),
+    "packed microbatches": (PACKED | MICROBATCHES, ("1", "2x2")),
     "packed everything": (PACKED | EVERYTHING | {"attention": "splash"}, ("1", "2x2")),
 }
 """Config changes of each variant, and its meshes."""
