@@ -18,17 +18,18 @@ FIRST = 20
 
 
 class Loss:
-    """A loss that is ready immediately, or never."""
+    """The loss of a step, NaN from step FIRST on, that is ready immediately or never."""
 
-    def __init__(self, value: jax.Array, is_ready: bool) -> None:
-        self.value, self.is_ready = value, lambda: is_ready
+    def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
+        self.loss, self.factor = loss, np.nan if step >= FIRST else 1
+        self.is_ready = lambda: is_ready
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
-        return np.asarray(self.value)
+        return np.asarray(self.loss) * self.factor
 
 
 class Diverging(InFlight):
-    """Queue of steps, whose losses are NaN from step FIRST on; ``last`` is the last step in it."""
+    """Queue of diverging steps; ``last`` is the last step that was added."""
 
     is_immediate = True
     last = 0
@@ -37,8 +38,8 @@ class Diverging(InFlight):
         self, step: int, values: dict[str, jax.Array], heldout_loss: jax.Array | None = None
     ) -> None:
         Diverging.last = step
-        loss = values["loss"] * (np.nan if step >= FIRST else 1)
-        super().add(step, values | {"loss": Loss(loss, self.is_immediate)}, heldout_loss)
+        loss = Loss(step, values["loss"], self.is_immediate)
+        super().add(step, values | {"loss": loss}, heldout_loss)
 
     def _allowed(self) -> int:
         return super()._allowed() if self.is_immediate else MAX_IN_FLIGHT

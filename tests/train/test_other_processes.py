@@ -89,7 +89,7 @@ def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], 
 def test_all_processes_refuse_different_checkpoints(
     launch: Callable[..., Attempt], finished: Path, tmp_path: Path
 ):
-    (tmp_path / "checkpoints").symlink_to(finished / "checkpoints")
+    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
     attempt = launch(tmp_path, own_checkpoints=1, environment={"TPUFLEET_RUN": "alone"})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 do not find the files of process 0 in" in attempt.logs()
