@@ -35,9 +35,20 @@ def test_the_default_computation_learns():
 @pytest.mark.parametrize(
     "compute",
     [
-        {"attention": "blocks", "loss_chunks": 5, "sync": "microbatch", "accumulate": 4},
-        {"loss_chunks": 80, "remat": "all", "accumulate": 2},
-        {"steps_per_call": 4, "accumulate": 2, "remat": "dots", "scan_layers": True},
+        {
+            "attention": "blocks",
+            "loss_chunks": 5,
+            "remat": "all",
+            "sync": "microbatch",
+            "accumulate": 4,
+        },
+        {
+            "loss_chunks": 80,
+            "remat": "dots",
+            "scan_layers": True,
+            "accumulate": 2,
+            "steps_per_call": 4,
+        },
     ],
     ids=lambda compute: " ".join(f"{key}={value}" for key, value in compute.items()),
 )
