@@ -211,8 +211,8 @@ PLANS = {
         ML_POD | {"data_disks": [f"projects/local-fleet/zones/{ZONE}/disks/corpus"]},
         f"This uses the disk corpus ({ZONE})",
     ),
-    "no TPU with the disk": (
-        ML_POD | {"data_disks": []},
+    "no READY TPU": (
+        POD | {"name": "absent"},
         "no READY TPU of this fleet has the disk 'corpus' in data_disks",
     ),
     "a disk for writing": (
@@ -282,8 +282,9 @@ ACTIVE = {"fill_runs": {"runs": [{"run": "mine", "active": True}]}}
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
 
 
-def test_check_mode_asks_every_worker_and_attaches_nothing(environment, local_api, api, tmp_path):
-    """No worker has the disk, so the active run does not use it."""
+def test_check_mode_attaches_nothing_and_a_run_without_the_disk_does_not_stop_it(
+    environment, local_api, api, tmp_path
+):
     make(api, POD | {"labels": OURS})
     detached(api, "demo")
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
@@ -359,6 +360,8 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
     assert result.returncode == 0, flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+    again = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
+    assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
 
 
 def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(

@@ -1,6 +1,7 @@
 """The fleet file: its validation, and the TPUs that it creates."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
@@ -142,6 +143,12 @@ def test_a_name_in_two_zones_is_deleted_only_with_a_zone():
     with pytest.raises(NotConfigured, match="-e zone=ZONE"):
         find(nodes, "demo")
     assert [node.id for node in find(nodes, "demo", "us-east1-d")] == ["2"]
+
+
+def test_a_name_that_a_queued_resource_of_another_zone_has_is_deleted_only_with_a_zone():
+    elsewhere = replace(parse_queued_resource(request("PROVISIONING")), zone="us-east1-d")
+    with pytest.raises(NotConfigured, match=r"\(us-central2-b, us-east1-d\)"):
+        find([parse_node(node())], "demo", requests=[elsewhere])
 
 
 def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():

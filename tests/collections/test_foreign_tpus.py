@@ -174,10 +174,12 @@ def test_kill_finds_the_foreign_tpu_of_a_run_in_its_record(environment, local_ap
 
 def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(environment):
     arguments = ("-e", "run=mine", "-e", "command=true", *NO_SSH)
-    named = play(environment, "train.yml", *arguments, "-e", "tpu=theirs")
+    theirs = play(environment, "train.yml", *arguments, "-e", "tpu=theirs")
+    ours = play(environment, "train.yml", *arguments, "-e", "tpu=demo")
 
-    assert "TPU theirs: not managed by this fleet" in flat(named)
-    assert "create.yml -e tpu=theirs -e adopt=true" in flat(named)
+    assert "TPU theirs: not managed by this fleet" in flat(theirs)
+    assert "create.yml -e tpu=theirs -e adopt=true" in flat(theirs)
+    assert "not managed by this fleet" not in flat(ours)
 
 
 @pytest.mark.parametrize("verb", ["train.yml", "playbooks/push.yml"])

@@ -315,7 +315,7 @@ def test_a_cache_of_other_zones_or_of_another_project_is_ignored(listed, scripte
     scripted.handler = answering(node())
     listed(**caching)
     listed(**caching, zones=["us-central2-b"])
-    listed(**caching, project="other-fleet")
+    listed(**caching, zones=["us-central2-b"], project="other-fleet")
     paths = [request.path for request in scripted.asked if request.method == "GET"]
     projects = [path.split("/projects/")[1].split("/")[0] for path in paths]
     assert projects == ["local-fleet", "local-fleet", "other-fleet"]

@@ -148,7 +148,7 @@ def test_workers_keep_their_own_facts_after_the_lock_file(local_api, tmp_path):
     assert result.returncode == 0, flat(result)
 
 
-def test_the_tag_of_another_role_creates_no_lock_file(setup):
+def test_only_the_tags_of_jax_and_of_the_setup_stamp_create_a_lock_file(setup):
     tasks = setup("--list-tasks", tags="all").stdout.splitlines()
 
     (task,) = [line for line in tasks if "Create the lock file of your packages" in line]

@@ -523,12 +523,14 @@ def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
     assert "may still accept" not in output
 
 
-def test_unreachable_hosts_are_named_and_do_not_fail_a_deletion(environment, local_api):
-    """The NFS server demo-w0 is one of the workers."""
+NFS = {"mounts": [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]}
+
+
+@pytest.mark.parametrize("mounts", [{}, NFS], ids=["workers", "workers of which one exports NFS"])
+def test_unreachable_workers_are_named_and_do_not_fail_a_deletion(environment, local_api, mounts):
     for name in ("demo", "old"):
         local_api.ready(name, labels=OURS)
-    mounts = [{"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}]
-    variables = {"tpu": "old", "yes": True, "mounts": mounts}
+    variables = {"tpu": "old", "yes": True, **mounts}
     result = succeeds(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
     for worker in ("demo-w0", "demo-w1"):
         assert f"{worker} may still accept the addresses of deleted TPUs" in flat(result)
