@@ -24,7 +24,7 @@ QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 """Variables for tests that train only a few steps: compilation is quick, steps are slow."""
 
 FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-"""Variables for a thorough test of bit-exact results."""
+"""Variables for tests of bit-exact results."""
 
 
 def cache_variables(compile_cache: Path) -> dict[str, str]:

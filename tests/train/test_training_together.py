@@ -1,8 +1,7 @@
 """A run of two processes that signals interrupt has the losses of an undisturbed run.
 
-TPUFLEET_MOMENTS is the number of interruptions, 20 for a thorough test, which runs fully optimized
-programs. By default, there are 2 and programs are compiled quickly. TPUFLEET_MOMENTS_SEED
-determines when the interruptions happen.
+TPUFLEET_MOMENTS is the number of interruptions: 2 by default, 20 for a thorough test.
+TPUFLEET_MOMENTS_SEED determines when they happen.
 """
 
 import os
@@ -18,8 +17,6 @@ import pytest
 from harness.trainer_processes import FULLY_OPTIMIZED, Attempt, loss_log
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 75
-MOMENTS = os.environ.get("TPUFLEET_MOMENTS")
-ENVIRONMENT = FULLY_OPTIMIZED if MOMENTS else {}
 CALL = 5
 OVERRIDES = [
     "sample.length=0",
@@ -80,7 +77,7 @@ def outcome(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFac
     draw = random.Random(os.environ.get("TPUFLEET_MOMENTS_SEED", "0"))  # noqa: S311
 
     def start(steps: int, run_directory: Path = directory) -> Attempt:
-        return launch(run_directory, [*OVERRIDES, f"steps={steps}"], environment=ENVIRONMENT)
+        return launch(run_directory, [*OVERRIDES, f"steps={steps}"], environment=FULLY_OPTIMIZED)
 
     def disturb(moment: int) -> Disturbance:
         before = saved(directory)
@@ -99,7 +96,7 @@ def outcome(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFac
         logged = len(loss_log(directory / "w0"))
         return Disturbance(number, codes, saved(directory), logged, attempt.logs())
 
-    disturbances = [disturb(i) for i in range(int(MOMENTS or 2))]
+    disturbances = [disturb(i) for i in range(int(os.environ.get("TPUFLEET_MOMENTS", "2")))]
     end = saved(directory) + 20
     attempt = start(end)
     finished, log = attempt.codes(), attempt.logs()
