@@ -9,7 +9,7 @@ from localcloud.local_cloud import LocalCloud
 
 
 def machine_links(cloud: LocalCloud) -> list[str]:
-    """Return the network devices through which this computer sends to the machines of a cloud."""
+    """Return the network devices through which this computer sends to all machines of a cloud."""
     show = ["ip", "-json", "link", "show", "master", cloud.bridge]
     links = json.loads(subprocess.run(show, check=True, capture_output=True).stdout)
     return [link["ifname"] for link in links]
@@ -35,8 +35,8 @@ def remove_limits(devices: Sequence[str]) -> None:
 @contextmanager
 def limited_bandwidth(devices: Sequence[str], megabits: int) -> Iterator[None]:
     """Limit the bandwidth of these devices during the ``with`` block."""
-    limit_bandwidth(devices, megabits)
     try:
+        limit_bandwidth(devices, megabits)
         yield
     finally:
         remove_limits(devices)

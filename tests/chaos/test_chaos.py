@@ -38,8 +38,8 @@ sample: {{length: 0}}
 BACK_WITHIN_S = 900.0
 """Time limit of a recovery; not a benchmark."""
 TRAINING_MBIT = 40
-"""Bandwidth between the workers of the disturbed run. A step then takes about 0.2 s, most of which
-the trainer waits, which leaves the computer's cores to the playbooks."""
+"""Limit of the traffic to each machine of the disturbed run, in Mbit/s. A step then takes about
+0.2 s, mostly waiting, which leaves the computer's cores to the playbooks."""
 LIMITS = {
     "heartbeat": 60,
     "unreachable": 30,
@@ -84,11 +84,13 @@ def disturbed(fleet, config):
     fleet.must_play("setup.yml")
     with Losses(fleet.cloud.machines, run).collected() as losses:
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", f"run={run}")
-        slow_down_training(fleet)
-        yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
-        remove_limits(machine_links(fleet.cloud))
-        # Stop the run, because an existing cloud and its run records remain after the tests.
-        fleet.play("playbooks/kill.yml", "-e", f"run={run}")
+        try:
+            slow_down_training(fleet)
+            yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
+        finally:
+            # An existing cloud and its run records remain after the tests.
+            fleet.play("playbooks/kill.yml", "-e", f"run={run}")
+            remove_limits(machine_links(fleet.cloud))
 
 
 def slow_down_training(fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""Runs ``python -m train run`` with losses that are NaN from step 20 on.
+"""Runs ``python -m train run`` with losses that are NaN from step NAN_STEP on.
 
 Process 0 gets the metrics of a step immediately, process 1 as late as allowed. Run by
 test_other_processes.py; the arguments are a config and overrides.
@@ -14,14 +14,14 @@ from train.__main__ import main
 from train.run import loop
 from train.run.metrics import MAX_IN_FLIGHT, InFlight
 
-FIRST = 20
+NAN_STEP = 20
 
 
 class Loss:
-    """The loss of a step, NaN from step FIRST on, that is ready immediately or never."""
+    """The loss of a step, NaN from step NAN_STEP on, that is ready immediately or never."""
 
     def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
-        self.loss, self.factor = loss, np.nan if step >= FIRST else 1
+        self.loss, self.factor = loss, np.nan if step >= NAN_STEP else 1
         self.is_ready = lambda: is_ready
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:

@@ -31,7 +31,7 @@ COMPILED = f"{CHECKPOINTS}/compiled"
 
 @dataclass(frozen=True)
 class Resumed:
-    """The two attempts of the run; ``damaged`` is the step of the damaged checkpoint."""
+    """The directories of the two attempts, and the step of the damaged checkpoint."""
 
     damaged: int
     first: Path
@@ -42,7 +42,7 @@ class Resumed:
 
 
 def updates(paths: Iterable[str]) -> set[str]:
-    """Return the names of the compiled training steps."""
+    """Return the file names of compiled training steps among ``paths``."""
     names = (path.rpartition("/")[2] for path in paths)
     return {name for name in names if name.startswith("jit_update")}
 

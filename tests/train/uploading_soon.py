@@ -1,4 +1,4 @@
-"""Runs ``python -m train run``, but uploads compiled programs after seconds instead of after ten.
+"""Runs ``python -m train run``, but uploads new compiled programs each second, not every ten.
 
 Run by test_bucket_runs.py; the arguments are a config and overrides.
 """
@@ -8,5 +8,6 @@ import sys
 from train.__main__ import main
 from train.run import compile_cache
 
-compile_cache.UPLOAD_INTERVAL_SECONDS = 1
-sys.exit(main(["run", *sys.argv[1:]]))
+if __name__ == "__main__":
+    compile_cache.UPLOAD_INTERVAL_SECONDS = 1
+    sys.exit(main(["run", *sys.argv[1:]]))

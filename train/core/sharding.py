@@ -42,8 +42,8 @@ def local_copy(array: jax.Array) -> jax.Array:
     The copy's gradient is a partial sum on each device (in JAX's terms unreduced). The gradient of
     ``array`` is the total of these sums, sharded like ``array``.
     """
-    devices = jax.sharding.get_abstract_mesh()
-    if devices.size <= 1 or jax.typeof(array).sharding.spec.reduced:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size <= 1 or jax.typeof(array).sharding.spec.reduced:
         return array
     return jax.sharding.reshard(array, jax.P(*[None] * array.ndim, reduced=set(BATCH_AXES)))
 

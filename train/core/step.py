@@ -36,11 +36,11 @@ def fresh_state(cfg: Config) -> State:
     return {"params": params, "opt_state": opt_state, "step": jnp.zeros((), jnp.int32)}
 
 
-def abstract_state(cfg: Config, devices: jax.sharding.Mesh) -> State:
-    """Return the shapes of a state that is sharded over the current mesh ``devices``."""
+def abstract_state(cfg: Config, mesh: jax.sharding.Mesh) -> State:
+    """Return the shapes of a state that is sharded over the current ``mesh``."""
 
     def with_sharding(a: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        sharding = jax.NamedSharding(devices, a.sharding.spec if a.sharding else jax.P())
+        sharding = jax.NamedSharding(mesh, a.sharding.spec if a.sharding else jax.P())
         return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
     return jax.tree.map(with_sharding, jax.eval_shape(partial(fresh_state, cfg)))

@@ -109,7 +109,7 @@ failed_runs:
   returned: stage is outcome
   type: dict
 hosts:
-  description: The hosts of each run that failed, by name.
+  description: The hosts of each failed run, by the run's name.
   returned: stage is outcome
   type: dict
 outcomes:

@@ -84,7 +84,7 @@ runs:
   type: list
   elements: dict
 lines:
-  description: The text of each run, or one line if no run has a record.
+  description: C(text) of each run, or one line which says that no run has a record.
   returned: always
   type: list
   elements: str

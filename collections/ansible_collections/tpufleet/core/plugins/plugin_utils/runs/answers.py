@@ -13,13 +13,13 @@ Answer = Mapping[str, Any]
 
 
 def by_host(
-    variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
+    hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str], name: str
 ) -> dict[str, Any]:
     """Return each host's value of the registered variable ``name``; ``{}`` for a host without it.
 
-    ``variables`` are Ansible's hostvars.
+    ``hostvars`` has each host's variables.
     """
-    return {host: variables[host].get(name) or {} for host in hosts}
+    return {host: hostvars[host].get(name) or {} for host in hosts}
 
 
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:

@@ -81,7 +81,8 @@ _CAUSES = {
     CauseCode.RUN_CONTINUES: "the run continues on {host}",
     CauseCode.NO_WORKER_REACHABLE: "no other worker can be reached from here either",
     CauseCode.NO_BUCKET: (
-        "its checkpoints are not in a bucket, so the TPU is not deleted unattended. Delete it, "
+        "its checkpoints are not in a bucket, and what is on the TPU's disks is lost when it is "
+        "deleted, so that is not done unattended. If you need nothing from them, delete the TPU, "
         "and the watch recreates it: {delete}"
     ),
     CauseCode.NOT_OURS: (
@@ -107,11 +108,11 @@ _CAUSES = {
     CauseCode.TOO_MANY_REPLACEMENTS: "the TPU was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
-    CauseCode.REPLACE_BY_HAND: ("launch the run on another TPU, or replace its TPU: {commands}"),
+    CauseCode.REPLACE_BY_HAND: "launch the run on another TPU, or replace its TPU: {commands}",
     CauseCode.COPY_CHECKPOINTS: (
         "replace its TPU, or launch the run on another TPU. Its checkpoints are not in a bucket: "
-        "if they are on disks of the TPU, copy them before you delete it: ansible-playbook "
-        "playbooks/fetch.yml -e run={run} -e checkpoints=newest"
+        "if they are on the TPU's disks, a new TPU starts at step 0, so copy them before you "
+        "delete it: ansible-playbook playbooks/fetch.yml -e run={run} -e checkpoints=newest"
     ),
 }
 _LAUNCH_FIELDS = {"command": "command or set", "requirements": "environment"}

@@ -184,8 +184,8 @@ def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -
         return True
     hosts = [
         host
-        for host, facts in snapshot.hosts.items()
-        if (facts.get("tpu_zone"), facts.get("tpu_id")) == (tpu.zone, tpu.id)
+        for host, variables in snapshot.hosts.items()
+        if (variables.get("tpu_zone"), variables.get("tpu_id")) == (tpu.zone, tpu.id)
     ]
     if tpu.state != READY or len(hosts) < tpu.workers:
         return True

@@ -443,9 +443,9 @@ def delay_cause(situation: Situation, action: Action) -> Cause:
 
 
 def _replace_by_hand(situation: Situation) -> Cause:
-    """Return the advice to replace the TPU.
+    """Return the advice to replace the TPU, or to copy the checkpoints first.
 
-    It has commands if they lose no checkpoint and create.yml can recreate the TPU.
+    It has commands if create.yml can recreate the TPU.
     """
     observed = situation.observed
     if not _has_bucket(situation):
@@ -458,7 +458,7 @@ def _replace_by_hand(situation: Situation) -> Cause:
 
 
 def _has_bucket(situation: Situation) -> bool:
-    """Return whether the checkpoints remain when the TPU is deleted."""
+    """Return whether the checkpoints are in a bucket, so that they outlive the TPU."""
     return situation.record.launch.checkpoints.startswith("gs://")
 
 
