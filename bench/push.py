@@ -121,7 +121,7 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
 
 
 def slow_uplink(cloud: VerbsCloud, megabits: int | None) -> AbstractContextManager[None]:
-    """Limit the bandwidth from this computer to the machines; None sets no limit."""
+    """Limit the bandwidth from this computer to the machines, unless ``megabits`` is None."""
     if megabits is None:
         return nullcontext()
     return limited_bandwidth([LocalCloud.of(cloud.name).bridge], megabits)

@@ -1,4 +1,4 @@
-"""Limits of the bandwidth of a local cloud's machines."""
+"""Limits the bandwidth to the machines of a local cloud."""
 
 import json
 import subprocess

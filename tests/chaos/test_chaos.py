@@ -88,7 +88,7 @@ def disturbed(fleet, config):
             slow_down_training(fleet)
             yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
         finally:
-            # An existing cloud and its run records remain after the tests.
+            # An existing cloud stays up, so leave neither a run nor limits behind.
             fleet.play("playbooks/kill.yml", "-e", f"run={run}")
             remove_limits(machine_links(fleet.cloud))
 

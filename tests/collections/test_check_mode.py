@@ -168,7 +168,7 @@ class PlaybookResult:
         return re.findall(task, self.output)[0]
 
     def counts(self, number: int) -> list[int]:
-        """Count the changes requested before an entry's steps and up to the end of each step."""
+        """Count the changes that the API had received before an entry's steps and after each."""
         lengths = [*map(int, re.findall(r"TASK \[Task \d+ \w+ at (\d+)\]", self.output))]
         ends = [*lengths, len(self.log)][number * len(STEPS) :][: len(STEPS) + 1]
         return [len(changes(self.log[:end])) for end in ends]

@@ -123,7 +123,7 @@ def test_check_mode_unmounts_nothing(worker):
 
 
 def exports_of(worker, *paths: str, tpu_partial: bool) -> list[str]:
-    """Return the exports files that the role writes for these directories of localhost."""
+    """Export these directories of localhost by the role; return the texts of the exports files."""
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
     variables = {

@@ -31,10 +31,11 @@ COMPILED = f"{CHECKPOINTS}/compiled"
 
 @dataclass(frozen=True)
 class Resumed:
-    """The directories of the two attempts, and the step of the damaged checkpoint."""
+    """The result of both attempts; ``damaged`` is the step of the damaged checkpoint."""
 
     damaged: int
     first: Path
+    """The directory of the first attempt; ``second`` is that of the second."""
     second: Path
     second_log: str
     files: Any
@@ -53,7 +54,7 @@ def saved(files: Any) -> list[int]:
 
 
 def damage(files: Any, step: int) -> None:
-    """Remove the last byte of a checkpoint's longest file."""
+    """Remove the last byte of the largest file of a checkpoint."""
     sizes = files.find(f"{CHECKPOINTS}/{step}", detail=True)
     longest = max(sizes, key=lambda name: sizes[name]["size"])
     files.pipe_file(longest, files.cat_file(longest)[:-1])

@@ -138,7 +138,7 @@ def outputs_of_one_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> dict[str, str]:
-    """Run each verb in this process on the run that two processes trained; return the outputs."""
+    """Return the output of each verb, run in pytest's process on the run of two processes."""
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(two / "w0"))
     monkeypatch.setenv("TPUFLEET_CHECKPOINTS", str(two / "checkpoints"))
     outputs = {}

@@ -182,7 +182,7 @@ def test_losses_do_not_depend_on_microbatches_and_chunks(corpus: Corpus, cfg: Co
 
 @pytest.fixture(scope="module")
 def run_cfg(packed_tree: dict) -> Config:
-    """The config of a run that evaluates; runs with the same config are compiled once."""
+    """The config of a run that evaluates. Two tests share it, so that it is compiled once."""
     evaluate = {"every": 20, "batches": 1}
     return build(packed_tree | {"evaluate": evaluate, "checkpoint": {"every": 10}, "steps": 40})
 
@@ -212,10 +212,11 @@ def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
     assert [train_here(run_cfg, directory) for directory in (changed, alone)] == [contract.DONE] * 2
     observed, expected = loss_log(changed / "w0") + loss_log(changed), loss_log(alone)
     assert [step for step, _ in observed] == list(range(1, 41))
-    # Sums in another order differ in the last bits of float32; training widens the difference.
-    np.testing.assert_allclose(
-        [loss for _, loss in observed[:20]], [loss for _, loss in expected[:20]], rtol=1e-5
-    )
+    # Sums in another order differ in the last bits of float32. Each step increases the difference.
+    for steps, rtol in ((slice(20), 1e-5), (slice(20, 40), 1e-3)):
+        np.testing.assert_allclose(
+            [loss for _, loss in observed[steps]], [loss for _, loss in expected[steps]], rtol=rtol
+        )
 
 
 def test_sigterm_during_the_preparation_leaves_no_partial_corpus(

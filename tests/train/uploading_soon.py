@@ -1,4 +1,4 @@
-"""Runs ``python -m train run``, but uploads new compiled programs each second, not every ten.
+"""Runs ``python -m train run``, but uploads compiled programs every second, not every 10 s.
 
 Run by test_bucket_runs.py; the arguments are a config and overrides.
 """

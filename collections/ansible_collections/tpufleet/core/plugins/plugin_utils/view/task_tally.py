@@ -43,9 +43,9 @@ class TaskTally:
     progress: dict[str, str] = field(default_factory=dict)
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Return the lines to print at the end of the task, as (outcome, (label, task, hosts)).
+        """Return the lines to print when the task has ended, as (outcome, (label, task, hosts)).
 
-        ``label`` is the outcome in words. ``check`` is whether Ansible is in check mode.
+        ``label`` is the text for the outcome. ``check`` is whether Ansible is in check mode.
         """
         kinds = (
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
