@@ -233,9 +233,24 @@ def layers(
         step = jax.checkpoint(step, policy=dots if cfg.compute.remat == "dots" else None)
     if cfg.compute.scan_layers:
         return jax.lax.scan(step, x_btd, (stacked, keys_l))[0]
+    unstacked = {name: unstack(a) for name, a in stacked.items()}
     for i in range(cfg.model.layers):
-        x_btd, _ = step(x_btd, jax.tree.map(lambda a, i=i: a[i], (stacked, keys_l)))
+        layer = {name: arrays[i] for name, arrays in unstacked.items()}
+        x_btd, _ = step(x_btd, (layer, None if keys_l is None else keys_l[i]))
     return x_btd
+
+
+def unstack(stacked: jax.Array) -> list[jax.Array]:
+    """Return the layers' arrays.
+
+    The gradient of an index is padded with zeros to the size of all layers, and XLA adds up these
+    arrays: in place on TPUs, but elsewhere element by element. The gradient of a split concatenates
+    (decision 0025 has measurements).
+    """
+    n = stacked.shape[0]
+    if platform() == "tpu":
+        return [stacked[i] for i in range(n)]
+    return [layer[0] for layer in jax.lax.split(stacked, [1] * n)]
 
 
 def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
