@@ -420,26 +420,16 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
         )
 
 
-def test_the_commands_that_replace_a_tpu_are_shown_if_its_checkpoints_are_in_a_bucket():
-    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
-    partly_ended = {"state": "ending", "since": NOW - 45}
-
-    decision = decided(pod(TRAINING, ended("1")), watch | partly_ended)
-
-    assert decision.action is Action.GIVE_UP
-    assert decision.causes[-1].values == {
-        "commands": "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b && "
-        "ansible-playbook playbooks/create.yml -e tpu=pod"
-    }
-
-
 @pytest.mark.parametrize("observed", [{"can_be_created": False}, {"tpus": (FOREIGN_POD,)}])
-def test_a_tpu_that_create_cannot_recreate_is_never_deleted_by_the_shown_command(observed):
+def test_a_tpu_that_create_cannot_recreate_is_replaced_by_hand(observed):
     decision = decided(
         pod(ended("77"), ended("1"), **observed), {"bad_worker": "w1", "bad_times": 3}
     )
 
-    assert decision.causes[-1] == Cause(CauseCode.REPLACE_BY_HAND)
+    assert (decision.action, decision.causes[-1]) == (
+        Action.GIVE_UP,
+        Cause(CauseCode.REPLACE_BY_HAND),
+    )
 
 
 def test_the_only_worker_of_a_run_is_not_blamed():
@@ -448,13 +438,21 @@ def test_the_only_worker_of_a_run_is_not_blamed():
     assert decision.action is Action.LAUNCH
 
 
-def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often():
-    watch = {"bad_worker": "w1", "bad_times": 3, "crashes": 3}
+@pytest.mark.parametrize(
+    ("other", "first_seen", "cause"),
+    [
+        (ended("77"), {}, "process"),
+        (TRAINING, {"state": "ending", "since": NOW - 45}, "processes_partly_ended"),
+    ],
+    ids=["all have ended", "another still trains"],
+)
+def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often(other, first_seen, cause):
+    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7, "crashes": 3, **first_seen}
 
-    decision = decided(pod(ended("77"), ended("1")), watch)
+    decision = decided(pod(other, ended("1")), watch)
 
     assert (decision.action, decision.state) == (Action.REPLACE, RunState.FAILED)
-    assert causes(decision) == ["worker_failed_first", "process"]
+    assert causes(decision) == ["worker_failed_first", cause]
     assert remembered(decision, watch) == {
         "state": "preempted",
         "since": NOW,

@@ -62,7 +62,7 @@ class CauseCode(StrEnum):
     TOO_MANY_REPLACEMENTS = "too_many_replacements"  # values: count
     TOO_MANY_CRASHES = "too_many_crashes"  # values: count
     TOO_MANY_NANS = "too_many_nans"  # values: count
-    REPLACE_BY_HAND = "replace_by_hand"  # values: commands, if there are any (once: delete)
+    REPLACE_BY_HAND = "replace_by_hand"
     COPY_CHECKPOINTS = "copy_checkpoints"  # values: run
 
 

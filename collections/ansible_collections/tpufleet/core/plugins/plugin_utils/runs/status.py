@@ -108,7 +108,7 @@ _CAUSES = {
     CauseCode.TOO_MANY_REPLACEMENTS: "the TPU was recreated {count} times",
     CauseCode.TOO_MANY_CRASHES: "it failed {count} times without a new step",
     CauseCode.TOO_MANY_NANS: "the loss was not a number {count} times without a new step",
-    CauseCode.REPLACE_BY_HAND: "launch the run on another TPU, or replace its TPU: {commands}",
+    CauseCode.REPLACE_BY_HAND: "replace its TPU, or launch the run on another TPU",
     CauseCode.COPY_CHECKPOINTS: (
         "replace its TPU, or launch the run on another TPU. Its checkpoints are not in a bucket: "
         "if they are on the TPU's disks, a new TPU starts at step 0, so copy them before you "
@@ -241,8 +241,6 @@ def cause_text(cause: Cause) -> str:
     """Format a cause: an observation of the watch, or a consequence of it."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU with the name of its TPU has another id. The watch leaves it alone"
-    if cause.code is CauseCode.REPLACE_BY_HAND and "commands" not in cause.values:
-        return "replace its TPU, or launch the run on another TPU"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))

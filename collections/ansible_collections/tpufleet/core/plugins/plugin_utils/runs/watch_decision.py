@@ -173,7 +173,7 @@ def decide_ended(situation: Situation) -> Decision:
     all_by_peers = all(process.reason_code is ReasonCode.PEER_ENDED for process in ended)
     if reasons <= HARMLESS and not all_by_peers:
         return _act_with_delays(situation, Action.LAUNCH, RunState.INTERRUPTED, cause)
-    return _replace_bad_worker(situation, _launch_after_crash(situation, cause), cause)
+    return _launch_after_crash(situation, cause)
 
 
 def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
@@ -301,12 +301,12 @@ def _count_crash(situation: Situation) -> Memory:
 def _act_within_budget(
     situation: Situation, action: Action, state: RunState, cause: Cause
 ) -> Decision:
+    """Decide to take an action after a crash, to replace the TPU of a bad worker, or to give up."""
     memory, limits = situation.memory, situation.limits
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
     if _has_bad_worker(situation):
-        by_hand = _replace_by_hand(situation)
-        return situation.give_up(_failed_first(memory), cause, by_hand)
+        return _replace_bad_worker(situation, cause)
     if situation.now < memory.not_before:
         return situation.stay(state, cause, delay_cause(situation, action))
     return situation.act(action, state, cause)
@@ -320,24 +320,22 @@ def _has_bad_worker(situation: Situation) -> bool:
     return memory.bad_times > limit and len(situation.observed.processes) > 1
 
 
-def _failed_first(memory: Memory) -> Cause:
-    return Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times)
-
-
-def _replace_bad_worker(situation: Situation, decision: Decision, cause: Cause) -> Decision:
-    """Return the decision to replace the TPU if ``decision`` gives up because of one bad worker.
-
-    ``decision`` was made after counting crashes. It is returned in all other cases, and if
-    the TPU can't be replaced.
-    """
-    situation = situation.with_memory(decision.memory)
-    if decision.action is not Action.GIVE_UP or not _has_bad_worker(situation):
+def _replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
+    """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it."""
+    memory = situation.memory
+    causes = (
+        Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times),
+        cause,
+    )
+    without_delay = situation.with_memory(replace(memory, not_before=0.0))
+    decision = replace_tpu(without_delay, RunState.FAILED, *causes)
+    if decision.action is not Action.NOTHING:
         return decision
-    if situation.limits.crashes and situation.memory.crashes > situation.limits.crashes:
-        return decision
-    situation = situation.with_memory(replace(situation.memory, not_before=0.0))
-    replacement = replace_tpu(situation, RunState.FAILED, _failed_first(situation.memory), cause)
-    return decision if replacement.action is Action.NOTHING else replacement
+    if _has_bucket(situation):
+        by_hand = Cause(CauseCode.REPLACE_BY_HAND)
+    else:
+        by_hand = Cause.of(CauseCode.COPY_CHECKPOINTS, run=situation.record.run)
+    return situation.give_up(*causes, by_hand)
 
 
 def is_unreachable(process: ProcessStatus) -> bool:
@@ -440,21 +438,6 @@ def delay_cause(situation: Situation, action: Action) -> Cause:
     """Return the cause that shows how many seconds remain until this action is tried."""
     code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
     return Cause.of(code, seconds=situation.memory.not_before - situation.now)
-
-
-def _replace_by_hand(situation: Situation) -> Cause:
-    """Return the advice to replace the TPU, or to copy the checkpoints first.
-
-    It has commands if create.yml can recreate the TPU.
-    """
-    observed = situation.observed
-    if not _has_bucket(situation):
-        return Cause.of(CauseCode.COPY_CHECKPOINTS, run=situation.record.run)
-    if creation_blocker(observed, deletes=True):
-        return Cause(CauseCode.REPLACE_BY_HAND)
-    create = f"ansible-playbook playbooks/create.yml -e tpu={observed.tpus[0].name}"
-    commands = f"{_delete_command(observed)} && {create}"
-    return Cause.of(CauseCode.REPLACE_BY_HAND, commands=commands)
 
 
 def _has_bucket(situation: Situation) -> bool:
