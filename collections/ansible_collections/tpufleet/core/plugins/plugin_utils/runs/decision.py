@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...module_utils.worker.run_state import RunState
+from .causes import Cause, CauseCode
 from .event_kind import RECREATIONS, Action
 
 if TYPE_CHECKING:
-    from .causes import Cause
     from .observation import Observation, ProcessStatus
     from .record import RunRecord
     from .watch_memory import Limits, Memory
@@ -89,6 +89,22 @@ class Situation:
     def act(self, action: Action, state: RunState, *causes: Cause) -> Decision:
         """Return the decision to take an action; the run is in ``state``."""
         return self._decide(action, state, causes, is_new=True)
+
+    def act_with_delays(self, action: Action, state: RunState, cause: Cause) -> Decision:
+        """Decide to take an action: at once the first time, then with growing delays."""
+        if delay := self.delay(action):
+            return self.stay(state, cause, delay)
+        memory = self.memory
+        next_try = self.now + self.limits.backoff(memory.tries)
+        memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
+        return self.with_memory(memory).act(action, state, cause)
+
+    def delay(self, action: Action) -> Cause | None:
+        """Return the cause that shows when an action is tried; None if it is not delayed."""
+        if self.now >= self.memory.not_before:
+            return None
+        code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
+        return Cause.of(code, seconds=self.memory.not_before - self.now)
 
     def give_up(self, *causes: Cause) -> Decision:
         """Return the decision to give up the run."""

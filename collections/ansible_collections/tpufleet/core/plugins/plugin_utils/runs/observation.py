@@ -161,6 +161,11 @@ class ProcessStatus(Figures):
         return self.state in ACTIVE_STATES
 
     @property
+    def is_unreachable(self) -> bool:
+        """Whether the state is unknown, because the worker did not report it."""
+        return self.state in (RunState.UNREACHABLE, RunState.UNKNOWN)
+
+    @property
     def reached_step(self) -> int | None:
         """The last finished step; if none has finished, the step from which the attempt starts."""
         return self.start_step if self.step is None else self.step

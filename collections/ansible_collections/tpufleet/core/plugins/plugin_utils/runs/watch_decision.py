@@ -14,10 +14,11 @@ from dataclasses import replace
 from ...module_utils.worker.run_state import ReasonCode, RunState
 from .causes import Cause, CauseCode
 from .decision import Decision, Situation
-from .event_kind import RECREATIONS, Action, DesiredState
+from .event_kind import Action, DesiredState
 from .observation import DEAD, FOREIGN, NOT_LISTED, READY, Observation, ProcessStatus, cause_of
 from .record import RunRecord
 from .watch_memory import Limits, Memory
+from .watch_tpus import decide_lost, decide_unreachable, replace_bad_worker
 
 
 def decide(
@@ -68,7 +69,7 @@ def _decide_wanted(situation: Situation) -> Decision:
     if process_count < observed.workers:
         missing = Cause.of(CauseCode.WORKERS_MISSING, count=process_count, of=observed.workers)
         return situation.stay(RunState.WAITING_FOR_TPU, missing)
-    if any(map(is_unreachable, observed.processes)):
+    if any(process.is_unreachable for process in observed.processes):
         return decide_unreachable(situation)
     active = sum(process.is_active for process in observed.processes)
     if active == process_count:
@@ -157,7 +158,7 @@ def decide_ended(situation: Situation) -> Decision:
     first = first_ended(situation)
     if first is None:
         missing = Cause(CauseCode.PROCESS_MISSING)
-        return _act_with_delays(situation, Action.LAUNCH, RunState.LOST, missing)
+        return situation.act_with_delays(Action.LAUNCH, RunState.LOST, missing)
     if refused := refused_process(situation):
         return situation.give_up(cause_of(refused))
     cause, reasons = cause_of(first), {process.reason_code for process in ended}
@@ -172,7 +173,7 @@ def decide_ended(situation: Situation) -> Decision:
         return _launch_after_crash(situation, cause)
     all_by_peers = all(process.reason_code is ReasonCode.PEER_ENDED for process in ended)
     if reasons <= HARMLESS and not all_by_peers:
-        return _act_with_delays(situation, Action.LAUNCH, RunState.INTERRUPTED, cause)
+        return situation.act_with_delays(Action.LAUNCH, RunState.INTERRUPTED, cause)
     return _launch_after_crash(situation, cause)
 
 
@@ -250,18 +251,6 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
     return min(known) if min(known) > limits.output else None
 
 
-def _act_with_delays(
-    situation: Situation, action: Action, state: RunState, cause: Cause
-) -> Decision:
-    """Decide to take an action: at once the first time, then with growing delays."""
-    memory = situation.memory
-    if situation.now < memory.not_before:
-        return situation.stay(state, cause, delay_cause(situation, action))
-    next_try = situation.now + situation.limits.backoff(memory.tries)
-    memory = replace(memory, tries=memory.tries + 1, not_before=next_try)
-    return situation.with_memory(memory).act(action, state, cause)
-
-
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs: at once, then with growing delays while it hangs.
 
@@ -271,7 +260,7 @@ def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     if memory.counted_attempt != situation.memory.counted_attempt:
         memory = replace(memory, not_before=0.0)
         return _act_within_budget(situation.with_memory(memory), Action.RESTART, state, cause)
-    return _act_with_delays(situation, Action.RESTART, state, cause)
+    return situation.act_with_delays(Action.RESTART, state, cause)
 
 
 def _launch_after_crash(situation: Situation, cause: Cause) -> Decision:
@@ -306,9 +295,9 @@ def _act_within_budget(
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
     if _has_bad_worker(situation):
-        return _replace_bad_worker(situation, cause)
-    if situation.now < memory.not_before:
-        return situation.stay(state, cause, delay_cause(situation, action))
+        return replace_bad_worker(situation, cause)
+    if delay := situation.delay(action):
+        return situation.stay(state, cause, delay)
     return situation.act(action, state, cause)
 
 
@@ -318,134 +307,3 @@ def _has_bad_worker(situation: Situation) -> bool:
     if not limit or not memory.bad_worker:
         return False
     return memory.bad_times > limit and len(situation.observed.processes) > 1
-
-
-def _replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
-    """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it."""
-    memory = situation.memory
-    causes = (
-        Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times),
-        cause,
-    )
-    without_delay = situation.with_memory(replace(memory, not_before=0.0))
-    decision = replace_tpu(without_delay, RunState.FAILED, *causes)
-    if decision.action is not Action.NOTHING:
-        return decision
-    if _has_bucket(situation):
-        by_hand = Cause(CauseCode.REPLACE_BY_HAND)
-    else:
-        by_hand = Cause.of(CauseCode.COPY_CHECKPOINTS, run=situation.record.run)
-    return situation.give_up(*causes, by_hand)
-
-
-def is_unreachable(process: ProcessStatus) -> bool:
-    """Return whether the state of a process is unknown, since its worker did not report it."""
-    return process.state in (RunState.UNREACHABLE, RunState.UNKNOWN)
-
-
-def decide_lost(situation: Situation) -> Decision:
-    """Decide about a run whose TPU is lost: recreate the TPU, with growing delays, or give up.
-
-    Do nothing until the API has confirmed the loss.
-    """
-    observed, memory, limits = situation.observed, situation.memory, situation.limits
-    lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
-    if not observed.is_confirmed:
-        return situation.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
-    if blocker := creation_blocker(observed):
-        return situation.stay(RunState.PREEMPTED, lost, blocker)
-    if memory.state != RunState.PREEMPTED:
-        memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
-        situation = situation.with_memory(memory)
-    if limits.preemptions and memory.preemptions > limits.preemptions:
-        too_many = Cause.of(CauseCode.TOO_MANY_PREEMPTIONS, count=memory.preemptions)
-        return situation.give_up(lost, too_many)
-    return _act_with_delays(situation, Action.RECREATE, RunState.PREEMPTED, lost)
-
-
-def decide_unreachable(situation: Situation) -> Decision:
-    """Decide about a run with unreachable workers.
-
-    Wait ``limits.unreachable`` seconds; then replace the TPU unless the run continues on the other
-    workers.
-    """
-    observed = situation.observed
-    hosts = ", ".join(process.host for process in observed.processes if is_unreachable(process))
-    seconds = situation.seconds_in(RunState.UNREACHABLE)
-    if seconds <= situation.limits.unreachable:
-        unreachable = Cause.of(CauseCode.WORKERS_UNREACHABLE, hosts=hosts)
-        return situation.stay(RunState.UNREACHABLE, unreachable)
-    unreachable = Cause.of(CauseCode.WORKERS_UNREACHABLE_FOR, hosts=hosts, seconds=seconds)
-    reachable = [process for process in observed.processes if not is_unreachable(process)]
-    all_active = bool(reachable) and all(process.is_active for process in reachable)
-    if all_active and not situation.late_heartbeats(reachable):
-        continues = Cause.of(CauseCode.RUN_CONTINUES, host=reachable[0].host)
-        return situation.stay(RunState.UNREACHABLE, unreachable, continues)
-    if not observed.any_worker_answers:
-        # This controller may have lost its own network connection while the run is healthy.
-        return situation.stay(
-            RunState.UNREACHABLE, unreachable, Cause(CauseCode.NO_WORKER_REACHABLE)
-        )
-    if not observed.is_confirmed:
-        return situation.stay(RunState.UNREACHABLE, unreachable, Cause(CauseCode.CONFIRMING))
-    return replace_tpu(situation, RunState.UNREACHABLE, unreachable)
-
-
-def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decision:
-    """Decide to delete an unusable TPU that is still READY, and to create it again.
-
-    The deletion destroys the disks of the TPU's workers. Therefore the TPU is only replaced if the
-    checkpoints are in a bucket and the budget of replacements is not used up.
-    """
-    memory, limits = situation.memory, situation.limits
-    if not _has_bucket(situation):
-        no_bucket = Cause.of(CauseCode.NO_BUCKET, delete=_delete_command(situation.observed))
-        return situation.stay(state, *causes, no_bucket)
-    if blocker := creation_blocker(situation.observed, deletes=True):
-        return situation.stay(state, *causes, blocker)
-    if memory.replacements >= limits.replacements:
-        too_many = Cause.of(CauseCode.TOO_MANY_REPLACEMENTS, count=memory.replacements)
-        return situation.give_up(*causes, too_many)
-    if situation.now < memory.not_before:
-        return situation.stay(state, *causes, delay_cause(situation, Action.REPLACE))
-    # In the state PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the
-    # time for which workers may be unreachable starts again.
-    memory = replace(
-        memory,
-        state=RunState.PREEMPTED.value,
-        since=situation.now,
-        replacements=memory.replacements + 1,
-        not_before=situation.now + limits.backoff(memory.replacements),
-        bad_worker="",
-        bad_times=0,
-    )
-    return Decision(Action.REPLACE, state, causes, memory, is_new=True)
-
-
-def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | None:
-    """Return why the watch must not recreate a TPU; None if it may.
-
-    ``deletes`` says that the TPU exists and is deleted first.
-    """
-    if not observed.can_be_created:
-        return Cause(CauseCode.MULTISLICE)
-    if (observed.tpus or deletes) and not observed.is_deletable:
-        return Cause.of(CauseCode.NOT_OURS, delete=_delete_command(observed))
-    return None
-
-
-def delay_cause(situation: Situation, action: Action) -> Cause:
-    """Return the cause that shows how many seconds remain until this action is tried."""
-    code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN
-    return Cause.of(code, seconds=situation.memory.not_before - situation.now)
-
-
-def _has_bucket(situation: Situation) -> bool:
-    """Return whether the checkpoints are in a bucket, so that they outlive the TPU."""
-    return situation.record.launch.checkpoints.startswith("gs://")
-
-
-def _delete_command(observed: Observation) -> str:
-    command = "ansible-playbook playbooks/delete.yml"
-    tpu = observed.tpus[0] if observed.tpus else None
-    return f"{command} -e tpu={tpu.name} -e zone={tpu.zone}" if tpu else command

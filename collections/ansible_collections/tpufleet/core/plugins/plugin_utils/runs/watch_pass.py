@@ -26,7 +26,7 @@ from .record_error import RecordConflictError, RecordError
 from .release_cache import missing_cached_file
 from .status import pass_text
 from .wanted_time import TimeUse
-from .watch_decision import decide, is_unreachable
+from .watch_decision import decide
 from .watch_log import WatchLog
 from .watch_memory import Limits
 
@@ -375,7 +375,8 @@ def waiting_cause(
 
 def _needs_confirmation(observed: Observation) -> bool:
     """Return whether the API must still confirm that a TPU is lost or has unreachable workers."""
-    seems_lost = observed.tpu_state in DEAD or any(map(is_unreachable, observed.processes))
+    is_any_unreachable = any(process.is_unreachable for process in observed.processes)
+    seems_lost = observed.tpu_state in DEAD or is_any_unreachable
     return observed.is_identified and seems_lost and not observed.is_confirmed
 
 
