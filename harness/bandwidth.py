@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from localcloud.local_cloud import LocalCloud
 
@@ -18,11 +19,14 @@ def machine_links(cloud: LocalCloud) -> list[str]:
 def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
     """Send at most ``megabits`` per second through each of the network devices (tc-tbf(8)).
 
-    The other direction is not limited.
+    The other direction is not limited. Devices whose machine has just gone are skipped.
     """
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
     for device in devices:
-        subprocess.run(["tc", "qdisc", "replace", "dev", device, "root", *rate], check=True)
+        command = ["tc", "qdisc", "replace", "dev", device, "root", *rate]
+        result = subprocess.run(command, check=False)
+        if Path("/sys/class/net", device).exists():
+            result.check_returncode()
 
 
 def remove_limits(devices: Sequence[str]) -> None:
