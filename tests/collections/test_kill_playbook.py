@@ -26,8 +26,8 @@ def kill(local_api, tmp_path):
         fields = record_fields(run, generation=1, workers=2)
         (records / f"{run}.json").write_text(json.dumps(fields))
     inventory = tmp_path / "hosts.yml"
-    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
-    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {facts}, pod-w1: {facts}}}}}\n")
+    hostvars = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    inventory.write_text(f"tpu: {{hosts: {{pod-w0: {hostvars}, pod-w1: {hostvars}}}}}\n")
 
     def run_kill(
         *arguments: str, workers: bool = True, **variables: Any

@@ -29,8 +29,8 @@ def environment(local_api, record_file):
 def inventory(tmp_path):
     """An inventory with one worker that cannot be reached."""
     file = tmp_path / "hosts.yml"
-    facts = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
-    file.write_text(f"tpu: {{hosts: {{pod-w0: {facts}}}}}\n")
+    hostvars = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+    file.write_text(f"tpu: {{hosts: {{pod-w0: {hostvars}}}}}\n")
     return str(file)
 
 

@@ -85,7 +85,7 @@ def sliced(name, zone="us-central2-b", resource="big", **fields):
     return node(name, zone, **(defaults | fields))
 
 
-def facts(built, *names):
+def variables(built, *names):
     return [tuple(host.variables[name] for name in names) for host in built.hosts]
 
 
@@ -95,7 +95,7 @@ def test_the_slices_of_one_queued_resource_have_common_multislice_variables():
         sliced("big-1", networkEndpoints=others, acceleratorType="v4-8"), sliced("big-0")
     )
     names = ("tpu_multislice", "tpu_slice_id", "tpu_slice_count", "tpu_slice_leader_ip")
-    assert facts(built, "tpu_name", *names) == [
+    assert variables(built, "tpu_name", *names) == [
         ("big-1", "big", 1, 2, "10.0.0.2"),
         ("big-0", "big", 0, 2, "10.0.0.2"),
         ("big-0", "big", 0, 2, "10.0.0.2"),
@@ -105,17 +105,17 @@ def test_the_slices_of_one_queued_resource_have_common_multislice_variables():
 
 def test_the_number_of_a_missing_slice_is_not_reused():
     built = hosts_of(sliced("big-2", state="PREEMPTED"), sliced("big-0", acceleratorType="v4-16"))
-    assert facts(built, "tpu_slice_id", "tpu_slice_count") == [(2, 3), (0, 3), (0, 3)]
+    assert variables(built, "tpu_slice_id", "tpu_slice_count") == [(2, 3), (0, 3), (0, 3)]
 
 
 def test_slices_without_numbers_are_sorted_by_name():
     built = hosts_of(sliced("right"), sliced("left"))
-    assert facts(built, "tpu_name", "tpu_slice_id")[::2] == [("right", 1), ("left", 0)]
+    assert variables(built, "tpu_name", "tpu_slice_id")[::2] == [("right", 1), ("left", 0)]
 
 
 def test_queued_resources_of_one_name_in_two_zones_are_two_multislices():
     built = hosts_of(sliced("big-0"), sliced("big-0", "us-east1-d"))
-    assert facts(built, "tpu_slice_count") == [(1,)] * 4
+    assert variables(built, "tpu_slice_count") == [(1,)] * 4
     assert {host.groups[-1] for host in built.hosts} == {
         "multislice_big_us-central2-b",
         "multislice_big_us-east1-d",
@@ -125,7 +125,7 @@ def test_queued_resources_of_one_name_in_two_zones_are_two_multislices():
 def test_tpus_created_one_by_one_are_never_a_multislice():
     resource = "projects/p/locations/us-central2-b/queuedResources/sweep-0"
     built = hosts_of(node("sweep-0", id="1", queuedResource=resource), node("sweep-1", id="2"))
-    assert set(facts(built, "tpu_multislice", "tpu_slice_count")) == {("", 1)}
+    assert set(variables(built, "tpu_multislice", "tpu_slice_count")) == {("", 1)}
 
 
 @pytest.mark.parametrize(

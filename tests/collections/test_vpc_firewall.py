@@ -229,4 +229,4 @@ def test_ranges_that_together_cover_all_addresses_are_everyone(bits):
 
 def test_a_rule_reads_back_as_it_was_written():
     for rule in rules(OFFICE, "2001:db8::/64"):
-        assert parse_rule(rule.body("p")).facts() == rule.facts()
+        assert parse_rule(rule.body("p")).compared_fields() == rule.compared_fields()

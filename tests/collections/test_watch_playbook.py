@@ -177,13 +177,13 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     (tmp_path / "ssh").write_text(SSH_THAT_HANGS)
     (tmp_path / "ssh").chmod(0o755)
     keep_release(fleet)
-    facts = {"tpu_zone": ZONE, "tpu_state": "READY", "tpu_worker_count": 1}
+    hostvars = {"tpu_zone": ZONE, "tpu_state": "READY", "tpu_worker_count": 1}
     for run, tpu in (("hung", "hangs"), ("fine", "answers")):
         wanted = "running" if run == "fine" else "stopped"
         nodes = [{"name": tpu, "zone": ZONE, "id": tpu}]
         write(fleet, record_fields(run, tpu=tpu, nodes=nodes, wanted=wanted), run)
     hosts = {
-        f"{tpu}-w0": facts | {"tpu_name": tpu, "tpu_id": tpu, "ansible_host": tpu}
+        f"{tpu}-w0": hostvars | {"tpu_name": tpu, "tpu_id": tpu, "ansible_host": tpu}
         for tpu in ("hangs", "answers")
     }
     inventory = {

@@ -44,12 +44,12 @@ def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     divide evenly, or the compiler refuses the step, for example because it needs more memory than a
     chip has. Call ``slices.prepare_environment`` before JAX is imported.
     """
-    all_devices = mesh.make_training_mesh(cfg, slices.devices(slice_, count))
-    state = step.abstract_state(cfg, all_devices)
+    device_mesh = mesh.make_training_mesh(cfg, slices.devices(slice_, count))
+    state = step.abstract_state(cfg, device_mesh)
     batches = jax.ShapeDtypeStruct(
-        step.batch_shape(cfg, cfg.compute.steps_per_call, all_devices.size),
+        step.batch_shape(cfg, cfg.compute.steps_per_call, device_mesh.size),
         jnp.int32,
-        sharding=jax.NamedSharding(all_devices, step.BATCH_SPEC),
+        sharding=jax.NamedSharding(device_mesh, step.BATCH_SPEC),
     )
     begun = time.monotonic()
     try:

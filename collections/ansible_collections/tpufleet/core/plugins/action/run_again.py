@@ -20,7 +20,7 @@ from ..plugin_utils.runs.event_kind import Action, DesiredState, EventKind
 from ..plugin_utils.runs.history import Event
 from ..plugin_utils.runs.lease import Claim, Lease, Leases, lease_name
 from ..plugin_utils.runs.observation import FOREIGN, READY
-from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory
+from ..plugin_utils.runs.observe import Snapshot, tpu_variables_of_hosts, tpus_of_inventory
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
@@ -104,7 +104,7 @@ class ActionModule(ActionBase):
 
         ``options`` has the module's options, ``variables`` Ansible's variables.
         """
-        hosts = plain(host_facts(variables))
+        hosts = plain(tpu_variables_of_hosts(variables))
         tpus = tpus_of_inventory(hosts, options["fleet_name"])
         observed = Snapshot(hosts, {}, (tpus,), time.time()).of(record)
         if observed.is_identified and observed.tpu_state != READY:

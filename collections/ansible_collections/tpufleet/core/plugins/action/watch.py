@@ -21,7 +21,12 @@ from ..plugin_utils.runs.actor import Actor
 from ..plugin_utils.runs.done_marker import read_done_marker
 from ..plugin_utils.runs.event_kind import Action
 from ..plugin_utils.runs.lease import Leases
-from ..plugin_utils.runs.observe import Snapshot, host_facts, tpus_of_inventory, tpus_of_nodes
+from ..plugin_utils.runs.observe import (
+    Snapshot,
+    tpu_variables_of_hosts,
+    tpus_of_inventory,
+    tpus_of_nodes,
+)
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
@@ -89,7 +94,7 @@ class ActionModule(ActionBase):
         check = bool(self._task.check_mode)
         log = WatchLog(Path(options["log"]), quiet=check)
         fleet_name = parse_fleet_name(options["fleet_name"])
-        hosts = plain(host_facts(variables))
+        hosts = plain(tpu_variables_of_hosts(variables))
         tpus = tpus_of_inventory(hosts, fleet_name)
         zones = zones_of(api)
         snapshot = Snapshot(hosts, plain(options["answers"]), (tpus,), options["asked_at"], zones)

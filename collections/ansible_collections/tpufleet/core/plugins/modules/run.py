@@ -106,7 +106,7 @@ info:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.worker.bucket_objects import why
+from ..module_utils.worker.bucket_objects import request_failure
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
@@ -150,7 +150,7 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
         try:
             marker = read_marker(spec.checkpoints, spec.run, variables)
         except (OSError, ValueError) as error:
-            cause = why(error) if isinstance(error, OSError) else "malformed answer"
+            cause = request_failure(error) if isinstance(error, OSError) else "malformed answer"
             problem = f"{spec.checkpoints}: cannot check whether the run is done ({cause})"
             return {**result, "status": launch_status, "info": observed, "blockers": [problem]}
         launch_status = (

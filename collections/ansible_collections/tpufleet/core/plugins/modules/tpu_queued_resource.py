@@ -162,7 +162,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     if request is None:
         return outcome.result()
     status = {"state": request.state, "error": request.error}
-    return outcome.result() | {"request": request.facts() | status}
+    return outcome.result() | {"request": request.compared_fields() | status}
 
 
 def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:

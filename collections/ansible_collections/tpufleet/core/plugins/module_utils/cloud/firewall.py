@@ -61,7 +61,7 @@ class Rule:
         """Whether this rule allows access from every address."""
         return bool(self.allowed) and not self.disabled and open_to_all(self.source_ranges)
 
-    def facts(self) -> dict[str, Any]:
+    def compared_fields(self) -> dict[str, Any]:
         """Return the fields that are compared, and shown in a diff."""
         return {
             "network": last_part(self.network),
@@ -201,7 +201,8 @@ def parse_rule(data: Mapping[str, Any]) -> Rule:
 
 def immutable_differences(observed: Rule, desired: Rule) -> list[str]:
     """Describe the differences in fields that can't be changed on an existing rule."""
-    pairs = [(key, observed.facts()[key], desired.facts()[key]) for key in ("network", "direction")]
+    before, after = observed.compared_fields(), desired.compared_fields()
+    pairs = [(key, before[key], after[key]) for key in ("network", "direction")]
     # An allow rule can't be changed into a deny rule.
     kinds = ["deny" if rule.denied else "allow" for rule in (observed, desired)]
     pairs.append(("kind", *kinds))
@@ -234,8 +235,8 @@ def ensure_rules(
     _refuse_foreign(observed.values(), fleet)
     desired_by_name = {rule.name: rule for rule in desired}
     to_recreate = _to_recreate(observed, desired_by_name, recreate)
-    before = {rule.name: rule.facts() for rule in observed.values()}
-    after = {rule.name: rule.facts() for rule in desired_by_name.values()}
+    before = {rule.name: rule.compared_fields() for rule in observed.values()}
+    after = {rule.name: rule.compared_fields() for rule in desired_by_name.values()}
     if not check:
         # Create deny rules first and delete them last, so that at no time more access is allowed
         # than desired.
@@ -316,7 +317,7 @@ def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) ->
         if rule.allows_everyone:
             yield f"firewall rule {rule.name} allows ssh from everywhere (anyone: true)"
     tags = {tag for rule in desired for tag in rule.target_tags}
-    networks = {rule.facts()["network"] for rule in desired}
+    networks = {rule.compared_fields()["network"] for rule in desired}
     for rule in all_rules:
         applies = not rule.target_tags or tags & set(rule.target_tags)
         if (
@@ -324,7 +325,7 @@ def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) ->
             and not rule.belongs_to(fleet)
             and rule.allows_everyone
             and rule.direction == "INGRESS"
-            and rule.facts()["network"] in networks
+            and rule.compared_fields()["network"] in networks
             and rule.priority <= desired[0].priority
         ):
             yield (

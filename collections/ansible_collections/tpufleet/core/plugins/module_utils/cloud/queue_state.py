@@ -57,7 +57,7 @@ def ensure_requested(
     zone, name = spec.tpu.zone, spec.name
     deadline = api.polling.deadline_in(timeout)
     request = _read(api, zone, name)
-    before = request.facts() if request else {}
+    before = request.compared_fields() if request else {}
     if request and not request.is_being_deleted:
         check_owner(request)
     if request and not request.is_dead and not request.is_ending:
@@ -79,7 +79,7 @@ def ensure_requested(
         )
     if check:
         msg = f"queued resource {spec.where} would be created"
-        return QueuedOutcome(True, msg, before, spec.facts(), request)
+        return QueuedOutcome(True, msg, before, spec.compared_fields(), request)
     if request:
         _delete(api, request, deadline, False, progress)
     ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
@@ -94,7 +94,7 @@ def ensure_requested(
     if wait:
         created = _wait_active(api, created, deadline, progress)
     msg = f"queued resource {spec.where} is created and {created.state}"
-    return QueuedOutcome(True, msg, before, spec.facts(), created)
+    return QueuedOutcome(True, msg, before, spec.compared_fields(), created)
 
 
 def ensure_not_requested(
@@ -120,7 +120,7 @@ def ensure_not_requested(
     if not check:
         _delete(api, request, api.polling.deadline_in(timeout), force, progress)
     msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"
-    return QueuedOutcome(True, msg, request.facts(), {}, request)
+    return QueuedOutcome(True, msg, request.compared_fields(), {}, request)
 
 
 def wait_for_suspension(

@@ -77,7 +77,7 @@ class QueuedResource(ZonalResource):
         """The number of chips of all TPUs together; 0 for an unknown accelerator type."""
         return chips_of(self.accelerator_type) * len(self.nodes)
 
-    def facts(self) -> dict[str, Any]:
+    def compared_fields(self) -> dict[str, Any]:
         """Return the fields that are compared, and shown in a diff."""
         return {
             "name": self.name,
@@ -167,8 +167,8 @@ class QueuedResourceSpec:
             body["reservationName"] = self.reservation if "/" in self.reservation else path
         return body
 
-    def facts(self) -> dict[str, Any]:
-        """Return the desired values of the fields in ``QueuedResource.facts``."""
+    def compared_fields(self) -> dict[str, Any]:
+        """Return the desired values of the fields in ``QueuedResource.compared_fields``."""
         return {
             "name": self.name,
             "zone": self.tpu.zone,
@@ -180,10 +180,10 @@ class QueuedResourceSpec:
 
     def differences(self, request: QueuedResource) -> list[str]:
         """Describe how a queued resource differs from this spec, one text for each field."""
-        observed = request.facts()
+        observed = request.compared_fields()
         return [
             f"{key} is {observed[key] or 'nothing'}, expected {desired or 'nothing'}"
-            for key, desired in self.facts().items()
+            for key, desired in self.compared_fields().items()
             if observed[key] != desired
         ]
 

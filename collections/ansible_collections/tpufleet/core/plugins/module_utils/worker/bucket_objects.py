@@ -124,7 +124,7 @@ def _opener(is_proxied: bool) -> OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def why(error: OSError) -> str:
+def request_failure(error: OSError) -> str:
     """Return the cause of a failed request, on one line."""
     if hasattr(error, "code"):  # an urllib.error.HTTPError
         try:

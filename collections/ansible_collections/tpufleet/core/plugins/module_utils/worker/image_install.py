@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .bucket_objects import access_token, why
+from .bucket_objects import access_token, request_failure
 from .contract import IMAGE
 from .from_leader import FromLeaderError, has_leader, pull
 from .image import CONFIG, RSYNC_MODULE, Image, image_folder
@@ -206,7 +206,7 @@ def _login(host: str, reference: str) -> str:
     try:
         token = access_token()
     except (OSError, ValueError) as error:
-        problem = why(error) if isinstance(error, OSError) else str(error)
+        problem = request_failure(error) if isinstance(error, OSError) else str(error)
         raise ImageError(
             f"image {reference}: no access token from the metadata server ({problem}). Create the "
             "TPU with a service account and the scope cloud-platform"

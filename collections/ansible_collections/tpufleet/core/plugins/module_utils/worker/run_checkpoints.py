@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from .bucket_objects import delete_object, has_own_key, storage_api, why, write_object
+from .bucket_objects import delete_object, has_own_key, request_failure, storage_api, write_object
 from .contract import USER
 
 OTHER_LOCATION = "choose another location: -e checkpoints=PATH"
@@ -97,7 +97,7 @@ def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
     try:
         try_write(url, env)
     except OSError as error:
-        cause, fix = why(error), f"{grant(url)}, or {OTHER_LOCATION}"
+        cause, fix = request_failure(error), f"{grant(url)}, or {OTHER_LOCATION}"
     except ValueError:
         cause, fix = "malformed API response", f"To fix it, {OTHER_LOCATION}"
     else:
@@ -120,7 +120,7 @@ def unwritable_outputs_reason(outputs: str, checkpoints: str, env: Mapping[str, 
     except OSError as error:
         if getattr(error, "code", None) in _REFUSALS:
             return (
-                f"{outputs}: this worker can't store output there ({why(error)}). "
+                f"{outputs}: this worker can't store output there ({request_failure(error)}). "
                 f"{grant(outputs)}, or choose another location, a bucket or a directory on the "
                 "controller: -e outputs=LOCATION"
             )

@@ -15,9 +15,9 @@ from ..runs.goodput import by_cause, launch_times
 from ..runs.judge import (
     WorkerStatus,
     has_finished,
-    judge_gone,
     judge_process,
     judge_run,
+    judge_stored_run,
 )
 from ..runs.observation import GONE, ProcessStatus, deciding_process
 from ..runs.status import event_text, process_text, run_text, state_text
@@ -178,7 +178,7 @@ def run_view(
     status = (
         judge_run(run, worker_statuses, record, now)
         if live
-        else judge_gone(run, worker_statuses, record, tpu_state, now)
+        else judge_stored_run(run, worker_statuses, record, tpu_state, now)
     )
     if has_finished(record, status.processes):
         # Show the run as done already; the next verb that observes its end records it as done.

@@ -158,11 +158,11 @@ def run_statuses(
             worker for worker in stored if worker.process and worker.process.run == run
         ]
         if run not in by_run and (stored_workers or (is_lost and tpu in ("", run_tpu))):
-            statuses.append(judge_gone(run, stored_workers, record, state, now))
+            statuses.append(judge_stored_run(run, stored_workers, record, state, now))
     return statuses
 
 
-def judge_gone(
+def judge_stored_run(
     run: str,
     workers: Sequence[WorkerStatus],
     record: Mapping[str, Any],

@@ -35,7 +35,7 @@ MULTISLICE = "multislice_"
 """Prefix of a multislice's inventory group; run records have the group's name as ``tpu``."""
 SNAPSHOT_VALID_S = 90.0
 """Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
-HOST_FACTS = (
+TPU_VARIABLES = (
     "tpu_name",
     "tpu_id",
     "tpu_state",
@@ -46,14 +46,14 @@ HOST_FACTS = (
 )
 
 
-def host_facts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inventory's variables about each host's TPU (HOST_FACTS), by host.
+def tpu_variables_of_hosts(variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the inventory's variables about each host's TPU (TPU_VARIABLES), by host.
 
     ``variables`` are the variables of a task, with ``hostvars`` and ``groups``.
     """
     hostvars = variables["hostvars"]
     return {
-        str(host): {fact: hostvars[host][fact] for fact in HOST_FACTS if fact in hostvars[host]}
+        str(host): {name: hostvars[host][name] for name in TPU_VARIABLES if name in hostvars[host]}
         for host in variables["groups"]["all"]
         if host != "localhost" and "tpu_name" in hostvars[host]
     }
