@@ -19,7 +19,7 @@ def machine_links(cloud: LocalCloud) -> list[str]:
 def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
     """Send at most ``megabits`` per second through each of the network devices (tc-tbf(8)).
 
-    The other direction is not limited. Devices whose machine has just gone are skipped.
+    The other direction is not limited. Devices of machines that no longer exist are skipped.
     """
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
     for device in devices:

@@ -241,11 +241,10 @@ def layers(
 
 
 def unstack(stacked: jax.Array) -> list[jax.Array]:
-    """Return the layers' arrays.
+    """Return one array for each layer of an array that is stacked over layers.
 
-    The gradient of an index is padded with zeros to the size of all layers, and XLA adds up these
-    arrays: in place on TPUs, but elsewhere element by element. The gradient of a split concatenates
-    (decision 0025 has measurements).
+    A layer is an index on TPUs, where XLA adds the layers' gradients in place. Elsewhere it is a
+    part of a split, whose gradient is a concatenation (docs/decisions/0025).
     """
     n = stacked.shape[0]
     if platform() == "tpu":

@@ -162,7 +162,7 @@ class ProcessStatus(Figures):
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether the state is unknown, because the worker did not report it."""
+        """Whether the worker did not report the state of the process."""
         return self.state in (RunState.UNREACHABLE, RunState.UNKNOWN)
 
     @property

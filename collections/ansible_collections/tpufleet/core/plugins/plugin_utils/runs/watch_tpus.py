@@ -1,4 +1,4 @@
-"""The watch's decisions about TPUs: recreate a lost one, replace one with an unusable worker."""
+"""The watch's decisions about TPUs: recreate a lost one, replace one with a lost or bad worker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def decide_unreachable(situation: Situation) -> Decision:
 
 
 def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
-    """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it."""
+    """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it.
+
+    A bad worker was the first to fail too often (``limits.same_worker``).
+    """
     memory = situation.memory
     causes = (
         Cause.of(CauseCode.WORKER_FAILED_FIRST, host=memory.bad_worker, count=memory.bad_times),
@@ -78,10 +81,10 @@ def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
 
 
 def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decision:
-    """Decide to delete an unusable TPU that is still READY, and to create it again.
+    """Decide to delete a READY TPU with a lost or bad worker, and to create it again.
 
-    The deletion destroys the disks of the TPU's workers. Therefore the TPU is only replaced if the
-    checkpoints are in a bucket and the budget of replacements is not used up.
+    The deletion destroys the disks of the TPU's workers, so the checkpoints must be in a bucket.
+    ``limits.replacements`` says how often this may happen.
     """
     memory, limits = situation.memory, situation.limits
     if not _has_bucket(situation):
@@ -94,8 +97,8 @@ def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decisi
         return situation.give_up(*causes, too_many)
     if delay := situation.delay(Action.REPLACE):
         return situation.stay(state, *causes, delay)
-    # In the state PREEMPTED, the loss of the deleted TPU does not count as a preemption, and the
-    # time for which workers may be unreachable starts again.
+    # As PREEMPTED, so that the coming loss of the TPU is not counted as a preemption, and the time
+    # for which workers may be unreachable starts again.
     memory = replace(
         memory,
         state=RunState.PREEMPTED.value,
@@ -111,7 +114,7 @@ def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decisi
 def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | None:
     """Return why the watch must not recreate a TPU; None if it may.
 
-    ``deletes`` says that the TPU exists and is deleted first.
+    ``deletes`` says whether an existing TPU would be deleted first.
     """
     if not observed.can_be_created:
         return Cause(CauseCode.MULTISLICE)
