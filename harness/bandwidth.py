@@ -19,7 +19,8 @@ def machine_links(cloud: LocalCloud) -> list[str]:
 def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
     """Send at most ``megabits`` per second through each of the network devices (tc-tbf(8)).
 
-    The other direction is not limited. Devices of machines that no longer exist are skipped.
+    The other direction is not limited. Devices of machines that no longer exist are skipped. Raises
+    OSError if none exists.
     """
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
     for device in devices:
@@ -27,6 +28,8 @@ def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
         result = subprocess.run(command, check=False)
         if Path("/sys/class/net", device).exists():
             result.check_returncode()
+    if not any(Path("/sys/class/net", device).exists() for device in devices):
+        raise OSError(f"no network device to limit among {', '.join(devices) or 'none'}")
 
 
 def remove_limits(devices: Sequence[str]) -> None:

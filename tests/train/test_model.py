@@ -95,3 +95,20 @@ def test_biases_and_norms_are_not_matrices(params, cfg):
         "l_up_df",
         "l_down_fd",
     }
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_the_gradients_of_unstacked_layers_are_stacked(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+):
+    monkeypatch.setattr(model, "platform", lambda: platform)
+    weights_lde = np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32)
+
+    def weighted(stacked_lde: jax.Array) -> jax.Array:
+        layers = model.unstack(stacked_lde)
+        return sum((a * w).sum() for a, w in zip(layers, weights_lde, strict=True))
+
+    value, grads_lde = jax.value_and_grad(weighted)(jax.numpy.asarray(weights_lde))
+
+    assert value == pytest.approx(np.sum(weights_lde**2))
+    np.testing.assert_array_equal(grads_lde, weights_lde)

@@ -70,6 +70,7 @@ PROCESSES = st.builds(
     heartbeat_age=st.none() | st.floats(0, 1e5),
     ended_at=st.floats(0, NOW),
     attempt=st.integers(0, 5),
+    other_run=st.sampled_from(["", "b"]),
 )
 OBSERVATIONS = st.builds(
     Observation,
@@ -87,13 +88,25 @@ RECORDS = st.builds(
     run_record,
     wanted=st.sampled_from(["running", "stopped", "done"]),
     attempt=st.integers(0, 5),
-    watch=st.none() | st.just({}) | st.just({"crashes": "many", "tries": 3, "odd": 1}),
+    watch=st.sampled_from(
+        [
+            None,
+            {},
+            {"crashes": "many", "tries": 3, "odd": 1},
+            {"bad_worker": "w1", "bad_times": 3, "best_step": 50, "state": "ending", "since": 0.0},
+        ]
+    ),
 )
 
 
 @settings(deadline=None, max_examples=300)
 @given(record=RECORDS, observed=OBSERVATIONS)
 def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmation(record, observed):
+    """The loss of a TPU or of a worker needs two lists of TPUs that agree.
+
+    A TPU that is replaced because of a bad worker has reported all processes. If the list is older
+    than 90 s, the pass asks for another one before it acts.
+    """
     decision = decide(record, observed, NOW)
 
     assert decision == decide(record, observed, NOW)
@@ -103,9 +116,11 @@ def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmatio
         assert decision.action is Action.NOTHING
     if decision.action is Action.REPLACE:
         assert observed.is_deletable
-    if decision.action in (Action.RECREATE, Action.REPLACE):
-        assert observed.is_confirmed
+        is_complete = not any(process.is_unreachable for process in observed.processes)
+        assert observed.is_confirmed or is_complete
+        assert not is_complete or not any(process.other_run for process in observed.processes)
     if decision.action is Action.RECREATE:
+        assert observed.is_confirmed
         assert observed.tpu_state in DEAD
     if decision.action in (Action.LAUNCH, Action.RESTART):
         assert observed.tpu_state == "READY"

@@ -319,7 +319,6 @@ def test_a_nan_loss_counts_once_per_attempt():
         "nans": 1,
         "crashes": 1,
         "counted_attempt": 3,
-        "bad_worker": "w0",
         "bad_times": 1,
         "not_before": NOW,
     }
@@ -466,15 +465,52 @@ def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often(other, first_seen
 
 
 @pytest.mark.parametrize(
-    ("crashes", "more", "action"),
+    ("watch", "more", "action"),
     [
-        (4, {}, Action.REPLACE),
-        (5, {}, Action.GIVE_UP),
-        (3, {"can_be_created": False}, Action.GIVE_UP),
+        ({"crashes": 4}, {}, Action.REPLACE),
+        ({"crashes": 5}, {}, Action.GIVE_UP),
+        ({"replacements": 2}, {}, Action.REPLACE),
+        ({"replacements": 3}, {}, Action.GIVE_UP),
+        ({}, {"can_be_created": False}, Action.GIVE_UP),
+        ({}, {"tpus": (FOREIGN_POD,)}, Action.GIVE_UP),
     ],
-    ids=["the last allowed crash", "too many crashes", "it cannot be replaced"],
 )
-def test_a_bad_worker_is_replaced_only_within_the_budget_and_if_it_can_be(crashes, more, action):
-    watch = {"bad_worker": "w1", "bad_times": 3, "crashes": crashes}
+@pytest.mark.parametrize("other", [ended("77"), TRAINING], ids=["all ended", "partly ended"])
+def test_a_bad_worker_is_replaced_only_within_the_budgets_and_if_it_can_be(
+    other, watch, more, action
+):
+    blamed = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
+    watch = blamed | {"state": "ending", "since": NOW - 45} | watch
 
-    assert decided(pod(ended("77"), ended("1"), **more), watch).action is action
+    assert decided(pod(other, ended("1"), **more), watch).action is action
+
+
+@pytest.mark.parametrize(
+    "first",
+    [ended("75"), ended("TERM"), ended("3"), ended("1", ended_at=0.0)],
+    ids=["saved", "stopped", "loss is not a number", "unknown end"],
+)
+def test_a_process_that_says_nothing_about_its_worker_never_has_its_tpu_replaced(first):
+    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
+    partly_ended = {"state": "ending", "since": NOW - 45}
+
+    decision = decided(pod(TRAINING, first), watch | partly_ended)
+    decision_of_all = decided(pod(ended("77"), first), watch)
+
+    assert (decision.action, decision.memory.bad_worker) == (Action.RESTART, "")
+    assert decision_of_all.action is Action.LAUNCH
+
+
+@pytest.mark.parametrize(
+    ("process", "more", "state"),
+    [
+        (ended("1", other_run="b"), {}, RunState.WAITING_FOR_WORKERS),
+        (ended("1"), {"health": "UNHEALTHY_MAINTENANCE"}, RunState.MAINTENANCE),
+    ],
+)
+def test_a_partly_ended_run_waits_for_maintenance_and_for_other_runs(process, more, state):
+    watch = {"bad_worker": "w1", "bad_times": 3, "state": "ending", "since": NOW - 45}
+
+    decision = decided(pod(TRAINING, process, **more), watch | {"best_step": 7})
+
+    assert (decision.action, decision.state) == (Action.NOTHING, state)

@@ -127,6 +127,12 @@ PREEMPTED = {"state": "preempted", "since": NOW}
             {"state": "running", "not_before": NOW + 99, "preemptions": 1},
             PREEMPTED | {"preemptions": 2, "tries": 1, "not_before": NOW + 10},
         ),
+        (
+            {"state": "running", "preemptions": 1, "bad_worker": "w1", "bad_times": 3},
+            PREEMPTED
+            | {"preemptions": 2, "tries": 1, "not_before": NOW + 10}
+            | {"bad_worker": "", "bad_times": 0},
+        ),
     ],
 )
 def test_repeated_creations_of_a_lost_tpu_are_delayed(watch, expected):

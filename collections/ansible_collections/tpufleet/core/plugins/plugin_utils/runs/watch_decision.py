@@ -8,6 +8,7 @@ on any controller, continues from the recorded state.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -90,6 +91,8 @@ HARMLESS = frozenset(
 
 ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
 """
+NOT_BLAMED = HARMLESS - {ReasonCode.PEER_ENDED} | {ReasonCode.LOSS_NOT_A_NUMBER}
+"""Reasons for which the worker whose process ended first is not blamed."""
 LAUNCH_S = 300.0
 """For how many seconds after its launch a run without a process counts as starting."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
@@ -117,10 +120,11 @@ def decide_active(situation: Situation) -> Decision:
 def decide_partly_ended(situation: Situation) -> Decision:
     """Decide about a run that is active on some of its workers and not on the others.
 
-    Restart it if that lasts longer than ``limits.settle`` seconds. If all inactive processes are
-    done, the limit is ``limits.heartbeat``, because the others may be saving the last checkpoint.
-    The passes of the watch measure this time. The times that workers report are not used, because
-    a worker's clock may be wrong, and its last process may be of an earlier attempt.
+    Restart it if that lasts longer than ``limits.settle`` seconds, or replace the TPU if the same
+    worker has been the first to fail too often. If all inactive processes are done, the limit is
+    ``limits.heartbeat``, because the others may be saving the last checkpoint. The passes of the
+    watch measure this time. The times that workers report are not used for it, because a worker's
+    clock may be wrong, and its last process may be of an earlier attempt.
     """
     active = [process for process in situation.observed.processes if process.is_active]
     ended = [process for process in situation.observed.processes if not process.is_active]
@@ -134,6 +138,8 @@ def decide_partly_ended(situation: Situation) -> Decision:
         return situation.stay(RunState.STARTING, partly)
     if situation.seconds_in(RunState.ENDING) < limit:
         return situation.stay(RunState.ENDING, partly)
+    if waiting := _wait_for_workers(situation):
+        return waiting
     if refused := refused_process(situation):
         return situation.give_up(cause_of(refused))
     return _restart(situation, RunState.PARTLY_ENDED, partly)
@@ -142,15 +148,12 @@ def decide_partly_ended(situation: Situation) -> Decision:
 def decide_ended(situation: Situation) -> Decision:
     """Decide about a run that has ended on all workers: record it as done, relaunch or give up."""
     observed, ended = situation.observed, ended_processes(situation)
-    if observed.health == "UNHEALTHY_MAINTENANCE":
-        return situation.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
     is_done = all(process.state is RunState.DONE for process in ended)
     if is_done and len(ended) == len(observed.processes):
         done = Cause(CauseCode.PROCESSES_DONE)
         return situation.act(Action.RECORD_DONE, RunState.DONE, done)
-    if busy := next((process for process in observed.processes if process.other_run), None):
-        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
-        return situation.stay(RunState.WAITING_FOR_WORKERS, other)
+    if waiting := _wait_for_workers(situation):
+        return waiting
     if (seconds := _seconds_of_start(situation, ended)) is not None:
         # A user's train.yml may still be pulling the image or pushing the code.
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
@@ -175,6 +178,17 @@ def decide_ended(situation: Situation) -> Decision:
     if reasons <= HARMLESS and not all_by_peers:
         return situation.act_with_delays(Action.LAUNCH, RunState.INTERRUPTED, cause)
     return _launch_after_crash(situation, cause)
+
+
+def _wait_for_workers(situation: Situation) -> Decision | None:
+    """Return the decision to wait while the TPU is in maintenance or another run uses a worker."""
+    observed = situation.observed
+    if observed.health == "UNHEALTHY_MAINTENANCE":
+        return situation.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
+    if busy := next((process for process in observed.processes if process.other_run), None):
+        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
+        return situation.stay(RunState.WAITING_FOR_WORKERS, other)
+    return None
 
 
 def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
@@ -225,6 +239,7 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
     Processes that are done, or that ended because of a peer, do not count. If no other process has
     ended, return the peer that they report. How it ended may be unknown, or it may still be active
     on a worker that lost its connection to the others. Without such a peer, all processes count.
+    A process without a known end counts as the last.
     """
     ended = ended_processes(situation)
     failed_processes = [
@@ -235,7 +250,21 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
     peers = {process.peer for process in ended}
     reported_peers = [process for process in situation.observed.processes if process.host in peers]
     candidates = failed_processes or reported_peers or ended
-    return min(candidates, key=lambda process: process.ended_at, default=None)
+    return min(candidates, key=lambda process: process.ended_at or math.inf, default=None)
+
+
+def _worker_to_blame(situation: Situation) -> str:
+    """Return the worker on which the run failed first; "" if that is unknown.
+
+    A process that has ended well, or whose loss was not a number, says nothing about its worker.
+    """
+    first = first_ended(situation)
+    if first is None:
+        return ""
+    has_ended = first.state in ENDED_STATES
+    if has_ended and (first.reason_code in NOT_BLAMED or not first.ended_at):
+        return ""
+    return first.host
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
@@ -254,7 +283,7 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs: at once, then with growing delays while it hangs.
 
-    A hang counts as a crash.
+    A hang counts as a crash, so this may replace the TPU or give up (_act_within_budget).
     """
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:
@@ -264,7 +293,7 @@ def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
 
 
 def _launch_after_crash(situation: Situation, cause: Cause) -> Decision:
-    """Decide to relaunch a crashed run, or to give up after too many crashes."""
+    """Decide to relaunch a crashed run, to replace its TPU or to give up (_act_within_budget)."""
     situation = situation.with_memory(_count_crash(situation))
     return _act_within_budget(situation, Action.LAUNCH, RunState.FAILED, cause)
 
@@ -274,8 +303,7 @@ def _count_crash(situation: Situation) -> Memory:
     memory, attempt = situation.memory, situation.record.attempt
     if memory.counted_attempt == attempt:
         return memory
-    first = first_ended(situation)
-    bad_worker = first.host if first and first.state is not RunState.DONE else ""
+    bad_worker = _worker_to_blame(situation)
     crashes = memory.crashes + 1
     return replace(
         memory,

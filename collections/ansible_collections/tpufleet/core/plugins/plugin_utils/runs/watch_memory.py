@@ -24,8 +24,9 @@ class Limits:
             a run that exceeds this or the next limit.
         preemptions: the maximum number of preemptions of the run; 0: no limit.
         nans: how often a run is relaunched after its loss was not a number.
-        same_worker: how many times in a row one worker may be the first to fail; 0: no limit.
-        replacements: how often an unusable TPU is replaced.
+        same_worker: how many times in a row one worker may be the first to fail before its TPU is
+            replaced; 0: no limit.
+        replacements: how often a TPU with a lost or bad worker is replaced.
         first_backoff: the first delay between tries.
         longest_backoff: the longest delay between tries.
     """
@@ -58,7 +59,7 @@ class Memory:
         best_step: the last step that any attempt finished.
         crashes: crashes since the last new step.
         preemptions: preemptions of the run's TPU.
-        replacements: replacements of an unusable TPU since the last new step.
+        replacements: replacements of the TPU since the last new step.
         nans: crashes because the loss was not a number, since the last new step.
         tries: launches or creations of the TPU that were tried without success.
         not_before: the time before which the next action must not be tried.

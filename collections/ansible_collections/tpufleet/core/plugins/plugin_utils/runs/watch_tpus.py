@@ -23,7 +23,8 @@ def decide_lost(situation: Situation) -> Decision:
     if blocker := creation_blocker(observed):
         return situation.stay(RunState.PREEMPTED, lost, blocker)
     if memory.state != RunState.PREEMPTED:
-        memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
+        preemptions = memory.preemptions + 1
+        memory = replace(memory.without_wait(), preemptions=preemptions, bad_worker="", bad_times=0)
         situation = situation.with_memory(memory)
     if limits.preemptions and memory.preemptions > limits.preemptions:
         too_many = Cause.of(CauseCode.TOO_MANY_PREEMPTIONS, count=memory.preemptions)
