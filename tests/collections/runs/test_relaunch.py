@@ -26,7 +26,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
 )
 
 from tests.collections.runs.answers import report
-from tests.collections.runs.observations import POD
 from tests.collections.runs.records import LOCK, LOCK_TEXT, RELEASE, keep_release, run_record
 
 STATE_DIR = Path("/home/me/.tpufleet")
@@ -87,23 +86,6 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
     for _, variables in calls[len(stops) :]:
         assert variables["jax_lock"] == f"{STATE_DIR}/locks/{LOCK}.lock"
         assert variables["jax_requirements"] == "worker-torch"
-
-
-@pytest.mark.parametrize(
-    ("states", "playbooks"),
-    [
-        ([RunState.TRAINING, RunState.FAILED], ["kill", "delete", "create"]),
-        ([RunState.FAILED, RunState.FAILED], ["delete", "create"]),
-        ([RunState.TRAINING, RunState.UNREACHABLE], ["delete", "create"]),
-    ],
-)
-def test_processes_can_save_before_their_tpu_is_replaced(states, playbooks):
-    processes = tuple(ProcessStatus(f"pod-w{i}", state) for i, state in enumerate(states))
-    observed = Observation("READY", processes, workers=2, address="pod", tpus=(POD,))
-
-    plays = plays_of(Action.REPLACE, run_record(), observed, STATE_DIR, "gs://b", fence=1)
-
-    assert [Path(name).stem for play in plays for name in play.playbooks] == playbooks
 
 
 def test_a_worker_reports_whether_it_is_set_up_for_this_version():

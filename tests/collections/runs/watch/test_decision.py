@@ -118,7 +118,8 @@ def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmatio
         assert observed.is_deletable
         is_complete = not any(process.is_unreachable for process in observed.processes)
         assert observed.is_confirmed or is_complete
-        assert not is_complete or not any(process.other_run for process in observed.processes)
+        assert not any(process.other_run for process in observed.processes)
+        assert observed.health != "UNHEALTHY_MAINTENANCE"
     if decision.action is Action.RECREATE:
         assert observed.is_confirmed
         assert observed.tpu_state in DEAD

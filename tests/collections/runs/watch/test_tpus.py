@@ -143,6 +143,14 @@ def test_repeated_creations_of_a_lost_tpu_are_delayed(watch, expected):
     assert remembered(decision, watch) == expected
 
 
+def test_no_worker_of_a_lost_slice_is_blamed_for_failures_of_its_successor():
+    watch = {"state": "running", "bad_worker": "w1", "bad_times": 3}
+
+    memory = decided(lost(can_be_created=False), watch).memory
+
+    assert (memory.bad_worker, memory.bad_times) == ("", 0)
+
+
 def test_a_tpu_that_is_lost_just_after_its_recreation_is_recreated_later():
     watch = {"state": "preempted", "not_before": NOW + 30, "tries": 3, "preemptions": 1}
 
@@ -264,6 +272,20 @@ def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
         "bad_worker": "",
         "bad_times": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("process", "more", "cause"),
+    [
+        (ended("1", other_run="b"), {}, "other_run"),
+        (ended("1"), {"health": "UNHEALTHY_MAINTENANCE"}, "tpu_in_maintenance"),
+    ],
+)
+def test_a_tpu_in_maintenance_or_with_another_run_is_not_replaced(process, more, cause):
+    decision = decided(pod(process, UNREACHABLE, is_confirmed=True, **more), FOR_LONG)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
+    assert causes(decision) == ["workers_unreachable_for", cause]
 
 
 @pytest.mark.parametrize(

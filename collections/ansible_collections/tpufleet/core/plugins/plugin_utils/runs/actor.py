@@ -152,9 +152,8 @@ def plays_of(
 
     A launch runs setup.yml and push.yml first unless all workers report that they are set up for
     this version and have the run's environment. RECREATE and REPLACE only recreate the TPU: once it
-    is READY, the watch launches the run with LAUNCH. Before a deletion, active processes are
-    stopped, so that they can save, unless a worker is unreachable. ``state_dir`` is the local state
-    directory; for the other arguments see Actor.act.
+    is READY, the watch launches the run with LAUNCH. ``state_dir`` is the local state directory;
+    for the other arguments see Actor.act.
     """
     # Playbooks that stop a run, delete a TPU or start an attempt fail if the record has a greater
     # fencing number.
@@ -171,11 +170,7 @@ def plays_of(
     if not is_set_up:
         launch = [Play((SETUP,), launch_variables), Play((PUSH, TRAIN), launch_variables)]
     if action in RECREATIONS:
-        recreation = _recreation(action, record, observed, fence_variables)
-        stops = any(process.is_active for process in processes) and not any(
-            process.is_unreachable for process in processes
-        )
-        return [kill, *recreation] if stops else recreation
+        return _recreation(action, record, observed, fence_variables)
     if action == Action.LAUNCH:
         return launch
     if action == Action.RESTART:

@@ -19,7 +19,7 @@ from .event_kind import Action, DesiredState
 from .observation import DEAD, FOREIGN, NOT_LISTED, READY, Observation, ProcessStatus, cause_of
 from .record import RunRecord
 from .watch_memory import Limits, Memory
-from .watch_tpus import decide_lost, decide_unreachable, replace_bad_worker
+from .watch_tpus import decide_lost, decide_unreachable, replace_bad_worker, workers_in_use
 
 
 def decide(
@@ -91,8 +91,14 @@ HARMLESS = frozenset(
 
 ReasonCode.KILLED is not among them, because processes are usually killed when memory runs out.
 """
-NOT_BLAMED = HARMLESS - {ReasonCode.PEER_ENDED} | {ReasonCode.LOSS_NOT_A_NUMBER}
-"""Reasons for which the worker whose process ended first is not blamed."""
+NOT_BLAMED = (HARMLESS - {ReasonCode.PEER_ENDED}) | {
+    ReasonCode.LOSS_NOT_A_NUMBER,
+    ReasonCode.RENDEZVOUS_FAILED,
+    ReasonCode.CHECKPOINTS_NOT_SHARED,
+    ReasonCode.COMMAND_NOT_EXECUTABLE,
+    ReasonCode.COMMAND_NOT_FOUND,
+}
+"""If a process has failed for one of these reasons, no worker is blamed for the end of the run."""
 LAUNCH_S = 300.0
 """For how many seconds after its launch a run without a process counts as starting."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
@@ -136,10 +142,10 @@ def decide_partly_ended(situation: Situation) -> Decision:
     limit = situation.limits.heartbeat if is_done else situation.limits.settle
     if is_starting:
         return situation.stay(RunState.STARTING, partly)
+    if in_use := workers_in_use(situation.observed):
+        return situation.stay(*in_use)
     if situation.seconds_in(RunState.ENDING) < limit:
         return situation.stay(RunState.ENDING, partly)
-    if waiting := _wait_for_workers(situation):
-        return waiting
     if refused := refused_process(situation):
         return situation.give_up(cause_of(refused))
     return _restart(situation, RunState.PARTLY_ENDED, partly)
@@ -152,8 +158,8 @@ def decide_ended(situation: Situation) -> Decision:
     if is_done and len(ended) == len(observed.processes):
         done = Cause(CauseCode.PROCESSES_DONE)
         return situation.act(Action.RECORD_DONE, RunState.DONE, done)
-    if waiting := _wait_for_workers(situation):
-        return waiting
+    if in_use := workers_in_use(observed):
+        return situation.stay(*in_use)
     if (seconds := _seconds_of_start(situation, ended)) is not None:
         # A user's train.yml may still be pulling the image or pushing the code.
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
@@ -178,17 +184,6 @@ def decide_ended(situation: Situation) -> Decision:
     if reasons <= HARMLESS and not all_by_peers:
         return situation.act_with_delays(Action.LAUNCH, RunState.INTERRUPTED, cause)
     return _launch_after_crash(situation, cause)
-
-
-def _wait_for_workers(situation: Situation) -> Decision | None:
-    """Return the decision to wait while the TPU is in maintenance or another run uses a worker."""
-    observed = situation.observed
-    if observed.health == "UNHEALTHY_MAINTENANCE":
-        return situation.stay(RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE))
-    if busy := next((process for process in observed.processes if process.other_run), None):
-        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
-        return situation.stay(RunState.WAITING_FOR_WORKERS, other)
-    return None
 
 
 def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
@@ -254,17 +249,25 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
 
 
 def _worker_to_blame(situation: Situation) -> str:
-    """Return the worker on which the run failed first; "" if that is unknown.
+    """Return the worker on which the run failed first; "" if that is not certain.
 
-    A process that has ended well, or whose loss was not a number, says nothing about its worker.
+    If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if the time of
+    another failure is unknown, or if no process reports the peer because of which it ended.
     """
+    ended, attempt = ended_processes(situation), situation.record.attempt
+    failed = [process for process in ended if process.state is not RunState.DONE]
     first = first_ended(situation)
-    if first is None:
+    if first is None or first.state is RunState.DONE:
         return ""
-    has_ended = first.state in ENDED_STATES
-    if has_ended and (first.reason_code in NOT_BLAMED or not first.ended_at):
+    if any(process.reason_code in NOT_BLAMED or not process.ended_at for process in failed):
         return ""
-    return first.host
+    if first.state not in ENDED_STATES or first.reason_code is ReasonCode.PEER_ENDED:
+        return first.host if first.host in {process.peer for process in ended} else ""
+    is_any_lost = any(
+        process.state is RunState.LOST and process.attempt == attempt
+        for process in situation.observed.processes
+    )
+    return "" if is_any_lost else first.host
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:

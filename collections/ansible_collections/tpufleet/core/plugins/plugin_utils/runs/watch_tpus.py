@@ -20,16 +20,27 @@ def decide_lost(situation: Situation) -> Decision:
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
         return situation.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
+    memory = replace(memory, bad_worker="", bad_times=0)
+    situation = situation.with_memory(memory)
     if blocker := creation_blocker(observed):
         return situation.stay(RunState.PREEMPTED, lost, blocker)
     if memory.state != RunState.PREEMPTED:
-        preemptions = memory.preemptions + 1
-        memory = replace(memory.without_wait(), preemptions=preemptions, bad_worker="", bad_times=0)
+        memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
         situation = situation.with_memory(memory)
     if limits.preemptions and memory.preemptions > limits.preemptions:
         too_many = Cause.of(CauseCode.TOO_MANY_PREEMPTIONS, count=memory.preemptions)
         return situation.give_up(lost, too_many)
     return situation.act_with_delays(Action.RECREATE, RunState.PREEMPTED, lost)
+
+
+def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
+    """Return a state and its cause if the run must wait for its workers; None if it need not."""
+    if observed.health == "UNHEALTHY_MAINTENANCE":
+        return RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE)
+    if busy := next((process for process in observed.processes if process.other_run), None):
+        other = Cause.of(CauseCode.OTHER_RUN, run=busy.other_run, host=busy.host)
+        return RunState.WAITING_FOR_WORKERS, other
+    return None
 
 
 def decide_unreachable(situation: Situation) -> Decision:
@@ -57,6 +68,9 @@ def decide_unreachable(situation: Situation) -> Decision:
         )
     if not observed.is_confirmed:
         return situation.stay(RunState.UNREACHABLE, unreachable, Cause(CauseCode.CONFIRMING))
+    if in_use := workers_in_use(observed):
+        # Another state would restart the time limit of unreachable workers.
+        return situation.stay(RunState.UNREACHABLE, unreachable, in_use[1])
     return replace_tpu(situation, RunState.UNREACHABLE, unreachable)
 
 
