@@ -1,4 +1,4 @@
-"""Limits the bandwidth to the machines of a local cloud."""
+"""Limits how fast this computer sends to the machines of a local cloud."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
         if Path("/sys/class/net", device).exists():
             result.check_returncode()
     if not any(Path("/sys/class/net", device).exists() for device in devices):
-        raise OSError(f"no network device to limit among {', '.join(devices) or 'none'}")
+        raise OSError(f"none of these network devices exists: {', '.join(devices)}")
 
 
 def remove_limits(devices: Sequence[str]) -> None:

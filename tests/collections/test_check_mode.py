@@ -168,7 +168,7 @@ class PlaybookResult:
         return re.findall(task, self.output)[0]
 
     def counts(self, number: int) -> list[int]:
-        """Count the changes that the API had received before an entry's steps and after each."""
+        """Return how many changes the API received before the steps, and up to each step's end."""
         lengths = [*map(int, re.findall(r"TASK \[Task \d+ \w+ at (\d+)\]", self.output))]
         ends = [*lengths, len(self.log)][number * len(STEPS) :][: len(STEPS) + 1]
         return [len(changes(self.log[:end])) for end in ends]

@@ -18,7 +18,7 @@ NAN_STEP = 20
 
 
 class Loss:
-    """The loss of a step, which is ready immediately or never. It is NaN from NAN_STEP on."""
+    """The loss of a step: ready immediately or never, and NaN from step NAN_STEP on."""
 
     def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
         self.loss, self.factor = loss, np.nan if step >= NAN_STEP else 1
@@ -29,7 +29,7 @@ class Loss:
 
 
 class Diverging(InFlight):
-    """The trainer's queue of steps, but their losses diverge. ``last`` is the newest step."""
+    """Like the trainer's queue of steps, with losses that diverge. ``last`` is the newest step."""
 
     is_immediate = True
     last = 0

@@ -35,7 +35,7 @@ class Resumed:
 
     damaged: int
     first: Path
-    """The directory of the first attempt; ``second`` is that of the second."""
+    """Run directory of the first attempt; ``second`` is that of the second attempt."""
     second: Path
     second_log: str
     files: Any

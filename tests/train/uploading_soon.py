@@ -1,4 +1,4 @@
-"""Runs ``python -m train run``, but uploads compiled programs every second, not every 10 s.
+"""Runs ``python -m train run`` and uploads compiled programs every second instead of every 10 s.
 
 Run by test_bucket_runs.py; the arguments are a config and overrides.
 """

@@ -241,10 +241,10 @@ def layers(
 
 
 def unstack(stacked: jax.Array) -> list[jax.Array]:
-    """Return one array for each layer of an array that is stacked over layers.
+    """Return the layers of a stacked array, each as an array.
 
-    A layer is an index on TPUs, where XLA adds the layers' gradients in place. Elsewhere it is a
-    part of a split, whose gradient is a concatenation (docs/decisions/0025).
+    On TPUs, by an index, because XLA adds up the gradients of the layers in place. Elsewhere by a
+    split, whose gradient is a concatenation (docs/decisions/0025).
     """
     n = stacked.shape[0]
     if platform() == "tpu":

@@ -102,10 +102,10 @@ RECORDS = st.builds(
 @settings(deadline=None, max_examples=300)
 @given(record=RECORDS, observed=OBSERVATIONS)
 def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmation(record, observed):
-    """The loss of a TPU or of a worker needs two lists of TPUs that agree.
+    """A second list of TPUs must confirm that a TPU is lost or has unreachable workers.
 
-    A TPU that is replaced because of a bad worker has reported all processes. If the list is older
-    than 90 s, the pass asks for another one before it acts.
+    If a worker is bad, all workers have answered. Before the deletion of their TPU, the pass asks
+    for a new list if the last one is older than 90 s (test_pass.py).
     """
     decision = decide(record, observed, NOW)
 

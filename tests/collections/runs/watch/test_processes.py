@@ -514,7 +514,7 @@ def test_a_bad_worker_is_replaced_only_within_the_budgets_and_if_it_can_be(
     [ended("75"), ended("TERM"), ended("3"), ended("1", ended_at=0.0)],
     ids=["saved", "stopped", "loss is not a number", "unknown end"],
 )
-def test_a_process_that_says_nothing_about_its_worker_never_has_its_tpu_replaced(first):
+def test_no_tpu_is_replaced_because_of_an_end_that_says_nothing_about_a_worker(first):
     watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
     partly_ended = {"state": "ending", "since": NOW - 45}
 

@@ -98,7 +98,7 @@ NOT_BLAMED = (HARMLESS - {ReasonCode.PEER_ENDED}) | {
     ReasonCode.COMMAND_NOT_EXECUTABLE,
     ReasonCode.COMMAND_NOT_FOUND,
 }
-"""If a process has failed for one of these reasons, no worker is blamed for the end of the run."""
+"""Reasons for the end of a process that say nothing about its worker."""
 LAUNCH_S = 300.0
 """For how many seconds after its launch a run without a process counts as starting."""
 ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
@@ -251,8 +251,9 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
 def _worker_to_blame(situation: Situation) -> str:
     """Return the worker on which the run failed first; "" if that is not certain.
 
-    If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if the time of
-    another failure is unknown, or if no process reports the peer because of which it ended.
+    If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if a process
+    ended for a reason in NOT_BLAMED or at an unknown time, if a process is lost, or if the first
+    process ended because of a peer that is not a worker of the run.
     """
     ended, attempt = ended_processes(situation), situation.record.attempt
     failed = [process for process in ended if process.state is not RunState.DONE]
@@ -286,7 +287,7 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs: at once, then with growing delays while it hangs.
 
-    A hang counts as a crash, so this may replace the TPU or give up (_act_within_budget).
+    A hang counts as a crash, so this may replace the TPU or give up.
     """
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:
@@ -296,7 +297,7 @@ def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
 
 
 def _launch_after_crash(situation: Situation, cause: Cause) -> Decision:
-    """Decide to relaunch a crashed run, to replace its TPU or to give up (_act_within_budget)."""
+    """Decide to relaunch a crashed run, to replace its TPU or to give up."""
     situation = situation.with_memory(_count_crash(situation))
     return _act_within_budget(situation, Action.LAUNCH, RunState.FAILED, cause)
 

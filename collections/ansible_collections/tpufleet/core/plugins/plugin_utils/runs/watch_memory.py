@@ -26,7 +26,7 @@ class Limits:
         nans: how often a run is relaunched after its loss was not a number.
         same_worker: how many times in a row one worker may be the first to fail before its TPU is
             replaced; 0: no limit.
-        replacements: how often a TPU with a lost or bad worker is replaced.
+        replacements: how often a TPU with an unreachable or bad worker is replaced.
         first_backoff: the first delay between tries.
         longest_backoff: the longest delay between tries.
     """

@@ -1,4 +1,4 @@
-"""The watch's decisions about TPUs: recreate a lost one, replace one with a lost or bad worker."""
+"""The watch's decisions about TPUs: recreate a lost one, replace one with a bad worker."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def decide_lost(situation: Situation) -> Decision:
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
         return situation.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
+    # The new TPU has other machines.
     memory = replace(memory, bad_worker="", bad_times=0)
     situation = situation.with_memory(memory)
-    if blocker := creation_blocker(observed):
+    if blocker := _creation_blocker(observed):
         return situation.stay(RunState.PREEMPTED, lost, blocker)
     if memory.state != RunState.PREEMPTED:
         memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
@@ -34,7 +35,7 @@ def decide_lost(situation: Situation) -> Decision:
 
 
 def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
-    """Return a state and its cause if the run must wait for its workers; None if it need not."""
+    """Return the state and cause of a run that must wait for its workers; None if it need not."""
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE)
     if busy := next((process for process in observed.processes if process.other_run), None):
@@ -69,9 +70,10 @@ def decide_unreachable(situation: Situation) -> Decision:
     if not observed.is_confirmed:
         return situation.stay(RunState.UNREACHABLE, unreachable, Cause(CauseCode.CONFIRMING))
     if in_use := workers_in_use(observed):
+        _, reason = in_use
         # Another state would restart the time limit of unreachable workers.
-        return situation.stay(RunState.UNREACHABLE, unreachable, in_use[1])
-    return replace_tpu(situation, RunState.UNREACHABLE, unreachable)
+        return situation.stay(RunState.UNREACHABLE, unreachable, reason)
+    return _replace_tpu(situation, RunState.UNREACHABLE, unreachable)
 
 
 def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
@@ -85,7 +87,7 @@ def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
         cause,
     )
     without_delay = situation.with_memory(replace(memory, not_before=0.0))
-    decision = replace_tpu(without_delay, RunState.FAILED, *causes)
+    decision = _replace_tpu(without_delay, RunState.FAILED, *causes)
     if decision.action is not Action.NOTHING:
         return decision
     if _has_bucket(situation):
@@ -95,8 +97,8 @@ def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
     return situation.give_up(*causes, by_hand)
 
 
-def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decision:
-    """Decide to delete a READY TPU with a lost or bad worker, and to create it again.
+def _replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decision:
+    """Decide to delete a READY TPU with an unreachable or bad worker, and to create it again.
 
     The deletion destroys the disks of the TPU's workers, so the checkpoints must be in a bucket.
     ``limits.replacements`` says how often this may happen.
@@ -105,15 +107,15 @@ def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decisi
     if not _has_bucket(situation):
         no_bucket = Cause.of(CauseCode.NO_BUCKET, delete=_delete_command(situation.observed))
         return situation.stay(state, *causes, no_bucket)
-    if blocker := creation_blocker(situation.observed, deletes=True):
+    if blocker := _creation_blocker(situation.observed, deletes=True):
         return situation.stay(state, *causes, blocker)
     if memory.replacements >= limits.replacements:
         too_many = Cause.of(CauseCode.TOO_MANY_REPLACEMENTS, count=memory.replacements)
         return situation.give_up(*causes, too_many)
     if delay := situation.delay(Action.REPLACE):
         return situation.stay(state, *causes, delay)
-    # As PREEMPTED, so that the coming loss of the TPU is not counted as a preemption, and the time
-    # for which workers may be unreachable starts again.
+    # The state is PREEMPTED before the deletion. So the deletion does not count as a preemption,
+    # and the time for which workers may be unreachable starts again.
     memory = replace(
         memory,
         state=RunState.PREEMPTED.value,
@@ -126,7 +128,7 @@ def replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decisi
     return Decision(Action.REPLACE, state, causes, memory, is_new=True)
 
 
-def creation_blocker(observed: Observation, deletes: bool = False) -> Cause | None:
+def _creation_blocker(observed: Observation, deletes: bool = False) -> Cause | None:
     """Return why the watch must not recreate a TPU; None if it may.
 
     ``deletes`` says whether an existing TPU would be deleted first.
