@@ -27,7 +27,7 @@ SEED = int(os.environ.get("TPUFLEET_CHAOS_SEED", "1"))
 SELECTED = select_faults(SELECTION or "some", SEED)
 FOUR_WORKERS = ("alone", "all")
 """Selections that run on four workers. All others run on two, which is faster."""
-CHECKPOINT_EVERY = 20
+CHECKPOINT_EVERY = 5
 CONFIG = f"""
 steps: 1000000
 batch: 8
@@ -37,9 +37,10 @@ sample: {{length: 0}}
 """
 BACK_WITHIN_S = 900.0
 """Time limit of a recovery; not a benchmark."""
-TRAINING_MBIT = 40
+TRAINING_MBIT = 10
 """Limit of the traffic to each machine of the disturbed run, in Mbit/s. A step then takes about
-0.2 s, mostly waiting, which leaves the computer's cores to the playbooks."""
+0.8 s, mostly waiting, which leaves the computer's cores to the playbooks, and leaves few steps for
+the undisturbed run to repeat."""
 LIMITS = {
     "heartbeat": 60,
     "unreachable": 30,
