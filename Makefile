@@ -51,7 +51,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 
 .PHONY: test
 test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
-	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud test-secrets
+	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud
 
 .PHONY: browser
 browser: ## Install a headless browser if there is none; tests render the report with it
@@ -72,20 +72,17 @@ test-compile: env-dev env-compile ## Compile every preset for every kind of TPU 
 test-large: env-dev env-transformers ## Compare Llama 3.2 1B and Qwen3 0.6B, with random weights, with transformers (12 GB of memory)
 	@TPUFLEET_LARGE=1 $(PYTHON) -m pytest tests/train/test_large_models.py
 
-.PHONY: test-molecule
-test-molecule: env-dev ## Test the roles on machines: check, converge, idempotence, verify
-	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
-	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default
-
 SECRETS := tests/journey/test_secrets_and_ports.py
+
+.PHONY: test-molecule
+test-molecule: env-dev ## Test the roles on machines (check, converge, idempotence, verify), then secrets and open ports there
+	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
+	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default --destroy never && \
+	$(AS_ROOT) env TPUFLEET_TEST_CLOUD=molecule $(PYTHON) -m pytest $(SECRETS)
 
 .PHONY: test-journey
 test-journey: env-dev ## Test playbooks on machines: create, train, kill, resume, delete
 	@$(AS_ROOT) $(PYTHON) -m pytest -m 'machines and not long' --ignore $(SECRETS) tests/journey
-
-.PHONY: test-secrets
-test-secrets: env-dev ## Test on machines that secrets stay secret, and that outsiders reach only the ssh port
-	@$(AS_ROOT) $(PYTHON) -m pytest $(SECRETS)
 
 .PHONY: test-localcloud
 test-localcloud: env-dev ## Test the machines of the local cloud
