@@ -1,9 +1,14 @@
-"""Programs on workers can read the setup stamp that the role writes."""
+"""The setup stamp: programs on workers can read it, and a changed role or module invalidates it."""
 
 import json
 import os
+from pathlib import Path
 
+import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.setup_stamp import read_stamp
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.files_checksum import (
+    files_checksum,
+)
 
 from harness.playbooks import ROOT, play
 from tests.collections.role_templates import local_play
@@ -25,3 +30,39 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
         "environment": "0123456789abcdef",
         "device_glob": "/dev/accel*",
     }
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Path:
+    """A directory with a file of a role, its documentation and bytecode."""
+    folder = tmp_path / "roles"
+    for name in ("base/tasks/main.yml", "base/README.md", "base/filter.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("first")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "is_changed"),
+    [
+        ("base/tasks/main.yml", True),
+        ("base/new.yml", True),
+        ("base/README.md", False),
+        ("base/filter.pyc", False),
+    ],
+)
+def test_only_a_file_that_setup_uses_changes_the_checksum(roles: Path, name: str, is_changed: bool):
+    before = files_checksum([str(roles)])
+    (roles / name).write_text("second")
+    assert (files_checksum([str(roles)]) != before) == is_changed
+
+
+def test_a_renamed_file_changes_the_checksum(roles: Path):
+    before = files_checksum([str(roles)])
+    (roles / "base/tasks").rename(roles / "base/handlers")
+    assert files_checksum([str(roles)]) != before
+
+
+def test_the_checksum_is_the_same_in_another_clone(roles: Path):
+    before = files_checksum([str(roles)])
+    assert files_checksum([str(roles.rename(roles.with_name("moved")))]) == before

@@ -29,6 +29,7 @@ from ..plugin_utils.runs.record_change import no_record, unknown_run_text
 from ..plugin_utils.runs.release_cache import local_state_dir
 from ..plugin_utils.runs.status_table import run_status
 from ..plugin_utils.runs.typed_values import checkpoint_choice, parse_env
+from ..plugin_utils.setup.files_checksum import files_checksum
 from ..plugin_utils.setup.mounts import disk_mounts, mount_exports, mount_units
 from ..plugin_utils.setup.own_lock import own_lock, stale_lock
 from ..plugin_utils.setup.user_path import find_links, user_path
@@ -41,6 +42,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     chip_hosts,
     disk_mounts,
     doctor_summary,
+    files_checksum,
     find_links,
     finished_runs,
     fleet_addresses,
