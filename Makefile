@@ -75,9 +75,9 @@ test-large: env-dev env-transformers ## Compare Llama 3.2 1B and Qwen3 0.6B, wit
 SECRETS := tests/journey/test_secrets_and_ports.py
 
 .PHONY: test-molecule
-test-molecule: env-dev ## Test the roles on machines (check, converge, idempotence, verify), then secrets and open ports there
+test-molecule: env-dev ## Test the roles on machines (check, converge, idempotence, verify); on the same machines, test secrets and open ports
 	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
-	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default --destroy never && \
+	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default && \
 	$(AS_ROOT) env TPUFLEET_TEST_CLOUD=molecule $(PYTHON) -m pytest $(SECRETS)
 
 .PHONY: test-journey

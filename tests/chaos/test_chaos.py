@@ -38,9 +38,9 @@ sample: {{length: 0}}
 BACK_WITHIN_S = 900.0
 """Time limit of a recovery; not a benchmark."""
 TRAINING_MBIT = 10
-"""Limit of the traffic to each machine of the disturbed run, in Mbit/s. A step then takes about
-0.8 s, mostly waiting, which leaves the computer's cores to the playbooks, and leaves few steps for
-the undisturbed run to repeat."""
+"""Limit of the traffic to each machine of the disturbed run, in Mbit/s. With two workers, a step
+then takes about 0.8 s, mostly waiting. This leaves the computer's cores to the playbooks, and the
+undisturbed run has few steps to repeat."""
 LIMITS = {
     "heartbeat": 60,
     "unreachable": 30,

@@ -36,7 +36,7 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
 def roles(tmp_path: Path) -> Path:
     """A directory with a file of a role, its documentation and bytecode."""
     folder = tmp_path / "roles"
-    for name in ("base/tasks/main.yml", "base/README.md", "base/filter.pyc"):
+    for name in ("base/tasks/main.yml", "base/README.md", "base/__pycache__/filter.pyc"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("first")
     return folder
@@ -46,9 +46,10 @@ def roles(tmp_path: Path) -> Path:
     ("name", "is_changed"),
     [
         ("base/tasks/main.yml", True),
-        ("base/new.yml", True),
+        ("base/tasks/new.yml", True),
         ("base/README.md", False),
-        ("base/filter.pyc", False),
+        ("base/__pycache__/filter.pyc", False),
+        ("base/tasks/.main.yml.swp", False),
     ],
 )
 def test_only_a_file_that_setup_uses_changes_the_checksum(roles: Path, name: str, is_changed: bool):
@@ -63,6 +64,8 @@ def test_a_renamed_file_changes_the_checksum(roles: Path):
     assert files_checksum([str(roles)]) != before
 
 
-def test_the_checksum_is_the_same_in_another_clone(roles: Path):
+def test_the_checksum_is_the_same_in_another_clone(roles: Path, tmp_path: Path):
     before = files_checksum([str(roles)])
-    assert files_checksum([str(roles.rename(roles.with_name("moved")))]) == before
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    assert files_checksum([str(roles.rename(clone / "roles"))]) == before

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.fleet import Fleet, fleet_set_up, write_inventory
+from harness.fleet import Fleet, write_inventory
+from harness.own_cloud import own_or_existing_cloud
 from localcloud.machines import processes
 
 pytestmark = pytest.mark.machines
@@ -38,7 +39,10 @@ MAX_CONNECTIONS, CONNECT_TIMEOUT_S = 500, 1.0
 def fleet(tmp_path_factory):
     # In the inventory, because watch.yml and restart.yml take the secrets from there.
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
-    with fleet_set_up("no-way-in", inventory) as fleet:
+    with own_or_existing_cloud("no-way-in") as cloud:
+        fleet = Fleet(cloud, inventory)
+        fleet.must_play("playbooks/create.yml")
+        fleet.must_play("setup.yml", "-e", "renew=true")  # on an existing cloud, too
         yield fleet
 
 
