@@ -176,7 +176,7 @@ def fastest(job, start, data):
 
 
 def main():
-    """Train, evaluate and complete the prompt for each line of input."""
+    """For each number of steps in the input: train, evaluate and complete the job's prompt."""
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
     variant, trainer = fastest(job, start, Data(job))

@@ -127,8 +127,8 @@ def measure(received_bytes, action) -> Measured:
 def report(script: Measured, first: Measured, second: Measured, changes: int) -> int:
     """Print the figures; return 0 if the targets are reached, else 1.
 
-    ``script`` has the figures of the script, ``first`` those of the first setup.yml, and ``second``
-    those of the second one. ``changes`` is the number of changed tasks of the second setup.yml.
+    ``script`` measures the shell script, ``first`` and ``second`` the first and the second run of
+    setup.yml. ``changes`` is the number of changed tasks in the second run of setup.yml.
     """
     times, sizes = first.seconds / script.seconds, first.megabytes / max(script.megabytes, 1e-6)
     print(f"first setup    setup.yml {first.seconds:.0f} s   script {script.seconds:.0f} s")

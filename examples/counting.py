@@ -4,8 +4,8 @@ Usage: python train.py CHECKPOINTS [DEVICE]
 
 CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
 The trainer keeps the file DEVICE open, such as /dev/accel0, as a real trainer keeps a TPU open. It
-prints the file ``who`` and the environment variable FROM_IMAGE, which only the image has, to show
-that it runs in the image.
+prints the text of the file ``who`` and the value of the environment variable FROM_IMAGE. Only the
+image has both, so this shows that the trainer runs in the image.
 """
 
 import json

@@ -120,8 +120,8 @@ def browser(program: str) -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser_input, our_output = os.pipe()
         our_input, browser_output = os.pipe()
-        # Duplicate the browser's ends of the pipes to descriptors from 10 on: later they become the
-        # browser's descriptors 3 and 4, which must not be in use.
+        # The pipes may have descriptors 3 and 4, which the DUP2 actions below overwrite. Therefore,
+        # duplicate the browser's ends to descriptors from 10 on, and pass those on.
         browser_ends = [
             fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
             for descriptor in (browser_input, browser_output)

@@ -68,8 +68,8 @@ def unpack(folder: Path, worker: str) -> Path:
 class Fleet:
     """A fleet on a local cloud, with methods that run playbooks and commands on it.
 
-    ``beside`` is an inventory, as written by the function ``beside``, whose variables override
-    those of inventory/local.
+    ``beside`` is an inventory, as written by ``write_inventory``, whose variables override those
+    of inventory/local.
     """
 
     cloud: LocalCloud
@@ -186,7 +186,7 @@ class Fleet:
 
 @contextmanager
 def fleet_set_up(cloud_name: str, inventory: Path, **options: Any) -> Iterator[Fleet]:
-    """Create the TPUs of an inventory (``beside``) on a local cloud, set them up, yield the fleet.
+    """Create the TPUs of an inventory on a local cloud, set them up, and yield the fleet.
 
     ``cloud_name`` and ``options`` are the arguments of ``own_cloud``.
     """

@@ -100,9 +100,9 @@ class Faults:
         return ""
 
     def reuses_addresses(self, zone: str) -> bool:
-        """Return whether a new node must get the addresses released last.
+        """Return whether a fault gives a new node the most recently released addresses.
 
-        The node counts as one of the fault's ``times``.
+        If so, the node counts as one of the fault's ``times``.
         """
         with self._lock:
             for fault in self._matching("reuse", zone)[:1]:

@@ -233,7 +233,7 @@ class Lifecycle:
                 message = "the node was deleted while it was being created"
                 self._operations.fail(operation, RPC_ABORTED, message)
             elif leftovers:
-                # The machines left still use addresses, so the node stays until they are deleted.
+                # Machines that could not be deleted still use addresses, so the node stays for now.
                 last_error = "; ".join(failures + leftovers)
                 self._nodes.move(
                     node.uid,

@@ -63,7 +63,7 @@ class StringMap:
     """A field whose value is an object with arbitrary keys and string values, such as metadata."""
 
     def read(self, value: Any, path: str) -> dict[str, str]:
-        """Return the object."""
+        """Return the object; raise HTTP 400 if it is no object or a value is not a string."""
         if not isinstance(value, dict):
             raise invalid(path, f"{path} is {_shorten(value)}, not an object")
         for key, item in value.items():

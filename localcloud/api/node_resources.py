@@ -58,8 +58,9 @@ class NodeResources:
         """Return a node's body with the full names of its networks and subnetworks.
 
         The default network is ``default``; the default subnetwork is the network's subnetwork in
-        the zone's region. Raises HTTP 404 if a network, subnetwork or disk does not exist, a 400 if
-        a subnetwork belongs to another region or network, or for the reasons of ``check_disks``.
+        the zone's region. Raises HTTP 404 if a network or subnetwork does not exist, and HTTP 400
+        if a subnetwork belongs to another region or network or if both ``networkConfig`` and
+        ``networkConfigs`` are set. Also raises the errors of ``check_disks``.
         """
         if "networkConfigs" not in body:
             config = self._network(body.get("networkConfig", {}), "node.networkConfig", zone)

@@ -184,7 +184,8 @@ class Queue:
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
-        # Use one transaction, so that no reset begins between reading the nodes and ending resets.
+        # Use one transaction. Otherwise, a reset that begins after the nodes were read would be
+        # marked as done at once.
         with self._database.transaction():
             nodes = self._nodes.of_queued_resource(request.uid)
             states = {node.state for node in nodes}
@@ -233,7 +234,7 @@ class Queue:
         return True
 
     def _deletion_error(self, node: Node, since: str) -> str:
-        """Return the error of the node's deletion, or "" if none failed after ``since``."""
+        """Return the error of the node's newest deletion, if it began after ``since``, else ""."""
         deletion = self._operations.of(node.uid, "delete")
         error = deletion.error if deletion and deletion.create_time > since else None
         return str(error["message"]) if error else ""

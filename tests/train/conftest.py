@@ -159,7 +159,10 @@ def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Att
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Set the variables of an empty bucket gs://NAME here; yield them for other processes."""
+    """Start an emulator with an empty bucket; yield the environment variables that select it.
+
+    They are also set in this process.
+    """
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)

@@ -41,7 +41,7 @@ def causal(
     attend = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
     inputs = (q_bqhe, k_bkge, v_bkge, segments_bt)
     if kind in ("cudnn", "splash") and not jax.typeof(q_bqhe).sharding.mesh.empty:
-        # These kernels ignore shardings.
+        # These kernels ignore shardings, so let each device call them on its own shard.
         specs = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, inputs)
         attend = jax.shard_map(attend, in_specs=specs, out_specs=specs[0], check_vma=False)
     return attend(*inputs)

@@ -48,7 +48,7 @@ class MixedConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class DataConfig(SourceConfig):
-    """The text to train on: its source, or several, and its preparation."""
+    """The text to train on: one or several sources, and how they are prepared."""
 
     mixture: tuple[MixedConfig, ...] = ()
     """Several sources instead of one. Each is a mapping with the keys ``corpus``, ``text``,

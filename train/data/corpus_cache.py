@@ -176,7 +176,7 @@ class CorpusCache:
 
     @contextmanager
     def pulse(self) -> Iterator[None]:
-        """Change PULSE regularly inside the ``with`` block, so that the other processes wait."""
+        """Change PULSE regularly during the ``with`` block, so that the others keep waiting."""
         stop = threading.Event()
 
         def beat() -> None:

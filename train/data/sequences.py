@@ -69,7 +69,7 @@ class PackedDocuments:
         return self._train.at([self._order(e)[i] for e, i in zip(epochs, indices, strict=True)])
 
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """Select ``count`` held-out sequences at even distances; return those at ``numbers``."""
+        """Return the sequences at ``numbers`` among ``count`` evenly spaced held-out sequences."""
         if not len(self._heldout):
             raise ConfigError("data.heldout: no held-out document has a token to learn")
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)

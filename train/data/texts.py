@@ -87,7 +87,7 @@ def source(cfg: SourceConfig, root: Path) -> Source:
 
 
 def _files(pattern: str, key: str) -> Source:
-    """Return the text of files; in JSON lines, ``key`` names the value with the text."""
+    """Return the files as a source of text; for JSON lines, the text is the value of ``key``."""
     files = find(pattern, "data.text")
     has_rows = [file.name.endswith(JSON_LINES) for file in files]
     digest = digest_of(files)

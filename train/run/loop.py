@@ -136,12 +136,12 @@ class Run:
         return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
-        """Record the metrics of finished steps; return False if the run must end as diverged.
+        """Record the metrics of finished steps; return False if the run diverged and must end now.
 
-        With ``wait``, include all dispatched steps. Processes get the metrics of a step at
-        different times, but all must end at the same training call. Therefore all return False at
-        the next call with ``wait``, or MAX_IN_FLIGHT training calls after the diverged step, when
-        every process has its metrics.
+        With ``wait``, wait for all dispatched steps first. Processes get the metrics of a step at
+        different times, but all must end at the same training call. So after a divergence, this
+        returns True until every process has the metrics of that step: until the next call with
+        ``wait``, or MAX_IN_FLIGHT training calls after the step.
         """
         for metrics in self.in_flight.finished(wait) if self.diverged is None else ():
             rates = metrics.tokens_per_second, metrics.mfu

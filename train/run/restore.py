@@ -1,4 +1,4 @@
-"""State of a run from its checkpoint, or of step 0."""
+"""Loading of a run's state from its checkpoint, or creation of its initial state (step 0)."""
 
 import jax
 

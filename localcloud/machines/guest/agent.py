@@ -48,7 +48,10 @@ def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys``; ``keys`` replace the keys after MARKER."""
+    """Return the lines of an ``authorized_keys`` file with ``keys`` instead of its marked keys.
+
+    A marked key is one on the line after a line MARKER.
+    """
     other_lines, is_marked = [], False
     for line in lines:
         if not is_marked and line != MARKER:

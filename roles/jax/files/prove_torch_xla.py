@@ -9,7 +9,8 @@ from pathlib import Path
 
 SIDE = 128
 
-# torch_xla works only with the torch version that it was built with, but does not require it.
+# torch_xla works only with the torch version that it was built with, but its package metadata does
+# not require that version.
 torch_version, xla_version = version("torch"), version("torch_xla")
 if torch_version.split(".")[:2] != xla_version.split(".")[:2]:
     fix = f"Require torch=={'.'.join(xla_version.split('.')[:2])}.*"

@@ -143,7 +143,7 @@ class Rendezvous:
 
     @staticmethod
     def connections_to_close(unverified):
-        """Return the unverified connections to close: late ones, and the oldest above the limit."""
+        """Return the unverified connections to close: too old, or too many (the oldest first)."""
         now, surplus = time.monotonic(), len(unverified) + 1 - MAX_UNVERIFIED
         return [
             connection

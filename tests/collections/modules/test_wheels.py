@@ -20,7 +20,7 @@ ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 
 
 def make_wheel(folder: Path, name: str, body: str = "") -> str:
-    """Create a wheel of one module; return its line of a lock file."""
+    """Create a wheel with one module; return its line for a lock file."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"

@@ -70,7 +70,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Copy the code once per task, send it by rsync and run the module, which verifies it."""
+        """Send a copy of the code by rsync, the same to all workers; the module verifies it."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={

@@ -38,7 +38,11 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Follow the log until the run has ended on this worker; the first fork shows all lines."""
+        """Follow the log until the run has ended on this worker.
+
+        Ansible calls this in one process per worker. That of the first worker prints the lines of
+        all workers.
+        """
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={"run": {"type": "str"}, "lines": {"type": "int", "default": 50}}

@@ -116,7 +116,7 @@ def outcome_of(
 
     Args:
         process: the process as the worker reported it last.
-        is_settled: whether the run has reached the option ``until`` or has ended, by run_info.
+        is_settled: whether run_info says that the run has reached ``until`` or has ended.
         options: the task's options.
         elapsed_s: how long the task has waited, in seconds.
         running_s: how long the trainer has been running, in seconds.

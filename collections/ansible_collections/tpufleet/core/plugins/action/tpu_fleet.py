@@ -291,9 +291,9 @@ def _owner_check(options: Mapping[str, Any]) -> Callable[[Node | QueuedResource]
             raise Different(blocker)
         if options["node_id"] and node.is_lost and node.id != options["node_id"]:
             raise Different(
-                f"TPU {node.where} is {node.state}, but not the TPU to replace (id {node.id}, "
-                f"expected {options['node_id']}). Replace it: ansible-playbook "
-                f"playbooks/create.yml -e tpu={node.name}"
+                f"TPU {node.where} is {node.state}, but not the TPU to replace: its id is "
+                f"{node.id}, expected {options['node_id']}. To replace it anyway, run: "
+                f"ansible-playbook playbooks/create.yml -e tpu={node.name}"
             )
 
     return check

@@ -71,7 +71,10 @@ class ComputeApi(GoogleApi):
         )
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a disk without retries; return its operation, or None."""
+        """Request the deletion of a disk, without retries.
+
+        Returns the operation, or None if the disk does not exist.
+        """
         return self._delete(self._disk_path(zone, name), f"delete the disk {name} ({zone})")
 
     def _change(

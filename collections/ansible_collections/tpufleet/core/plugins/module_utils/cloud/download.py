@@ -75,7 +75,9 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
             )
         partial.replace(target)
     except IsADirectoryError:
-        raise DownloadError("its name is already used as a directory of other objects") from None
+        raise DownloadError(
+            "there are also objects below its name, so on disk its name is that of a directory"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
 

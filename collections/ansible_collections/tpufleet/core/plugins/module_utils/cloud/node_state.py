@@ -89,7 +89,7 @@ def ensure_present(
         return outcome_of(spec, node, bool(differences.mask))
     ready = _wait_ready(api, spec, deadline, progress)
     if node.id not in ("", ready.id):
-        # The checks of the owner and of the differences were for the earlier TPU.
+        # This is another TPU than the one whose owner and differences were checked above.
         raise errors.Different(
             f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
         )

@@ -148,7 +148,10 @@ class _LoopbackOnly:
         if not is_loopback(url):
             from google.auth.exceptions import TransportError
 
-            raise TransportError(f"{urlsplit(url).hostname} is not this computer")
+            raise TransportError(
+                f"{urlsplit(url).hostname}: request refused, because a local cloud's token must "
+                "not leave this computer"
+            )
         return self._request(url, *args, **kwargs)
 
 

@@ -200,7 +200,7 @@ def read_end(folder: Path, attempt: int) -> bytes | None:
 
 
 def read_state(folder: Path, attempt: Attempt) -> State:
-    """Return what is stored of an attempt according to ``ATTEMPT.state.json``."""
+    """Return which output of an attempt is stored, as recorded in ``ATTEMPT.state.json``."""
     return parse_state(read_json(_path(folder, f"{attempt.start.attempt}.state.json")), attempt)
 
 
@@ -211,13 +211,17 @@ def write_state(folder: Path, attempt: int, state: State) -> None:
 
 def forget(folder: Path, attempt: int) -> None:
     """Remove the files of an attempt whose output is stored completely. Raises OSError."""
-    # Remove ATTEMPT.json first. Without its state file, everything would be stored again.
+    # Remove ATTEMPT.json first: if it remained without its state file, the whole output would be
+    # stored again.
     for name in (f"{attempt}.json", f"{attempt}.state.json", f"{attempt}.exit.json"):
         _path(folder, name).unlink(missing_ok=True)
 
 
 def parse_state(value: object, attempt: Attempt) -> State:
-    """Validate a state. If it is invalid or of another attempt, return the state at the start."""
+    """Parse a State, which says how much of an attempt's output is stored.
+
+    If ``value`` is invalid or of another attempt, return the state in which nothing is stored.
+    """
     start = attempt.start
     with suppress(KeyError, TypeError, ValueError):
         if isinstance(value, Mapping) and value["began"] == start.began:
@@ -431,7 +435,7 @@ def _start(value: Mapping) -> Start | None:
 
 
 def _stream(value: Mapping) -> Stream:
-    """Validate a stream. Raises KeyError, TypeError, ValueError."""
+    """Validate the fields of a Stream. Raises KeyError, TypeError, ValueError."""
     marks = tuple(Mark(_number(offset), str(digest)) for offset, digest in value["marks"])
     if len(marks) > _MAX_MARKS or not all(_DIGEST.fullmatch(mark.digest) for mark in marks):
         raise ValueError("marks")

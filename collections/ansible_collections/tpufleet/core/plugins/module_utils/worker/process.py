@@ -264,7 +264,7 @@ def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
     """
     if problem := unmasked_secrets(variables):
         raise RunError(
-            f"{option}: {problem}. List names that are not secret in {ALLOWED}, also a variable of "
+            f"{option}: {problem}. List names that are not secret in {ALLOWED}, also to be set in "
             f"{option}. Move the others to secrets, in a vault: {VAULT} "
             "(INVENTORY is the inventory in use, such as inventory/gcp)"
         )

@@ -54,7 +54,7 @@ def foreign_findings(
     """Yield findings about TPUs that do not belong to this fleet.
 
     ``hosts`` has the inventory variables of their workers, ``fleet`` the TPU names in the fleet
-    file.
+    file. A foreign TPU with one of these names is a problem; any other is only listed.
     """
     check = "foreign TPUs"
     tpus = {str(host.get("tpu_name")): host for host in hosts}

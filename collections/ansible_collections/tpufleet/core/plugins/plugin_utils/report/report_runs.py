@@ -122,7 +122,7 @@ def _ended(
     """Return an attempt that has ended.
 
     Args:
-        output: what is stored of the attempt.
+        output: the summary of the attempt's stored output.
         start: when it began, in unix seconds.
         next_start: when the next attempt began, in unix seconds; None for the last attempt.
         event: the first event after its start that can be its end; None if there is none.
@@ -181,7 +181,8 @@ def run_view(
         else judge_stored_run(run, worker_statuses, record, tpu_state, now)
     )
     if has_finished(record, status.processes):
-        # Show the run as done already; the next verb that observes its end records it as done.
+        # Show the run as done, although the record does not say so yet: the next playbook that
+        # observes its end records it.
         done_fields = {"wanted": str(DesiredState.DONE)}
         record = {
             **record,

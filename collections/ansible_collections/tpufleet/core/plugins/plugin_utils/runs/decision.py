@@ -100,7 +100,7 @@ class Situation:
         return self.with_memory(memory).act(action, state, cause)
 
     def delay(self, action: Action) -> Cause | None:
-        """Return the cause that shows when an action is tried next; None if it is not delayed."""
+        """Return the cause that states when the action is tried next; None if it is not delayed."""
         if self.now >= self.memory.not_before:
             return None
         code = CauseCode.RECREATE_IN if action in RECREATIONS else CauseCode.LAUNCH_IN

@@ -56,7 +56,7 @@ def new_launches(
 
 
 def stored_output_url(outputs: str, run: str) -> str:
-    """Return the URL of a run's stored output below ``outputs``; empty if that is a directory.
+    """Return the URL below ``outputs`` for a run's output; empty if ``outputs`` is a directory.
 
     Raises RunError for a URL that is not ``gs://``.
     """

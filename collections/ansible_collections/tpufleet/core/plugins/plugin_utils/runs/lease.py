@@ -160,7 +160,8 @@ class Lease:
     def renew(self) -> None:
         """Extend the lease to LEASE_S from now.
 
-        Raises RecordConflictError if the stored document has changed, RecordError.
+        Raises RecordConflictError if another process has changed the stored document, and
+        RecordError if the document cannot be read or written.
         """
         began_at = self._leases.monotonic()
         self._write(self._leases.clock() + LEASE_S)

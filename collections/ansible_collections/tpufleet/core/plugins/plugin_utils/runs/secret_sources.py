@@ -45,7 +45,10 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
 
 
 def _has_plain_value(content: bytes) -> bool:
-    """Return whether a file of variables has values, none of them encrypted or from a template."""
+    """Return whether a file of variables has values in plain text.
+
+    A file with any encrypted value or template counts as having none.
+    """
     if is_encrypted(content) or any(marker in content for marker in _NOT_PLAIN_MARKERS):
         return False
     try:

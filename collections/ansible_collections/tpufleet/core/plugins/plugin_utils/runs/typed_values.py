@@ -52,7 +52,7 @@ def parse_env(environment: Any, name: str = "env") -> dict[str, str]:
         raise _bad_env(name, f"is a {type(environment).__name__}")
     nested = [str(key) for key, value in environment.items() if isinstance(value, Mapping | list)]
     if nested:
-        raise _bad_env(name, f"{', '.join(nested)} is not a single value")
+        raise _bad_env(name, f"values must not be lists or mappings ({', '.join(nested)})")
     return {str(key): "" if value is None else str(value) for key, value in environment.items()}
 
 

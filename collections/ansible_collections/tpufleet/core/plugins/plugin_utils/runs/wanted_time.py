@@ -1,4 +1,4 @@
-"""The time in which a run was wanted, according to its record: in total, and in each phase.
+"""How long a run was wanted (its desired state was running): in total, and in each phase.
 
 A recovery has phases: waiting for capacity, boot, setup, launch. The record stores the total
 seconds of each phase, because its history keeps only the last events.

@@ -136,7 +136,8 @@ def decide_partly_ended(situation: Situation) -> Decision:
     ended = [process for process in situation.observed.processes if not process.is_active]
     hosts = ", ".join(process.host for process in ended)
     partly = Cause.of(CauseCode.PROCESSES_PARTLY_ENDED, hosts=hosts, host=active[0].host)
-    # The rendezvous has its own time limit, and a launch may still be starting other processes.
+    # Do not restart waiting processes: the rendezvous has its own time limit, and a launch may
+    # still be starting the others.
     is_starting = all(process.state is RunState.WAITING for process in active)
     is_done = all(process.state is RunState.DONE for process in ended)
     limit = situation.limits.heartbeat if is_done else situation.limits.settle

@@ -87,7 +87,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # A document without the field ``generation`` has generation 0, so each write replaces it.
+        # put() replaces a document only if it has this generation. A heartbeat has no field
+        # ``generation``, which put() reads as 0, so each write replaces the previous heartbeat.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(

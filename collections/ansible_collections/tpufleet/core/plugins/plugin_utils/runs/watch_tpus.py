@@ -20,7 +20,7 @@ def decide_lost(situation: Situation) -> Decision:
     lost = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
     if not observed.is_confirmed:
         return situation.stay(RunState.PREEMPTION_SUSPECTED, lost, Cause(CauseCode.CONFIRMING))
-    # The new TPU has other machines.
+    # The new TPU will have other workers, so forget the bad worker of the lost TPU.
     memory = replace(memory, bad_worker="", bad_times=0)
     situation = situation.with_memory(memory)
     if blocker := _creation_blocker(observed):

@@ -313,7 +313,7 @@ def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _merged_options(options: Sequence[str], user_options: Sequence[str]) -> list[str]:
-    """Return ``options``, replaced and extended by ``user_options``, by name."""
+    """Return ``options`` plus ``user_options``, which replace options with the same name."""
     by_name = {option.partition("=")[0]: option for option in (*options, *user_options)}
     return list(by_name.values())
 

@@ -43,9 +43,9 @@ class Screen:
             terminal: the stream to draw on; None for a pipe or a file.
             live_lines: returns the lines of the live block at a monotonic time; empty to show no
                 block.
-            brief_progress: returns the task and its progress at a monotonic time. If there is no
-                terminal, later progress of the task is appended to the same line. None to print the
-                lines of ``live_lines`` instead, because the task has progress messages.
+            brief_progress: returns the task and its progress at a monotonic time. Only used without
+                a terminal: the task starts a line, to which its later progress is appended. Returns
+                None for a task with progress messages, whose ``live_lines`` are printed instead.
             store_progress: stores a progress message for ``live_lines``; returns False if no task
                 runs.
         """
@@ -147,7 +147,8 @@ class Screen:
 
     def _print_progress(self) -> None:
         now = time.monotonic()
-        # With self.fill, the lines of the live block have been printed already, in full.
+        # self.fill: the progress message has several lines, and display() has already printed all
+        # of them.
         if self.fill or now - self._last_output < QUIET_S or not (lines := self._live_lines(now)):
             return
         self._last_output = now
