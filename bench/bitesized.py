@@ -103,7 +103,7 @@ class TpufleetSide:
 
 
 class TorchSide:
-    """PyTorch in its own process, which is idle during the turns of the other side."""
+    """The PyTorch side, in its own process; it waits while TpufleetSide trains."""
 
     def __init__(self, python: str, directory: Path, tpufleet: TpufleetSide) -> None:
         cfg = tpufleet.cfg

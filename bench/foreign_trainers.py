@@ -163,7 +163,10 @@ class Attempt:
         raise SystemExit(f"{self.trainer.name}: no {pattern.pattern!r} in the log:\n{log}")
 
     def kill(self) -> tuple[float, list[int]]:
-        """Kill all processes as systemd does; return the seconds it took and the exit codes."""
+        """Send SIGTERM to all processes, and SIGKILL to those still alive after KILL_SECONDS.
+
+        Returns how many seconds it took until all had ended, and the exit codes.
+        """
         everything = [pid for process in self.processes for pid in tree_of(process.pid)]
         began = time.monotonic()
         for pid in everything:

@@ -84,7 +84,7 @@ class Loss:
 
     @property
     def own_s(self) -> float:
-        """The seconds until the next new step, without boot and setup of machines."""
+        """``down_s`` without boot and setup of machines."""
         return max(0.0, self.down_s - self.machines_s)
 
     def line(self) -> str:
@@ -157,10 +157,10 @@ def cost(
 ) -> Loss:
     """Return the cost of a fault.
 
-    ``best`` is the old attempt's last step, which ended at ``last``. The cost is measured from
-    ``last`` instead of from the injection, because the injection itself takes seconds.
-    ``finished_at`` is when each step ended, ``log`` what the watch logged since the fault,
-    ``repeated_steps`` the number of repeated steps.
+    ``best`` is the number of the old attempt's last step, and ``last`` the time when it ended. The
+    cost is measured from ``last`` and not from the injection of the fault, because the injection
+    itself takes seconds. ``finished_at`` maps each step to the time when it ended. ``log`` is what
+    the watch logged since the fault, and ``repeated_steps`` the number of repeated steps.
     """
     return Loss(
         fault=fault,

@@ -145,7 +145,7 @@ class Cloud:
         self.lists = self.others = self.pages_needed = 0
 
     def __call__(self, request: Request) -> Reply:
-        """Return a page of the list, or 503 if ``failures`` says so."""
+        """Return a page of nodes, or HTTP 503 for a request that ``failures`` makes fail."""
         if request.method != "GET" or not request.path.endswith("/nodes"):
             self.others += 1
             return error(501, "only list requests are supported")
@@ -231,7 +231,10 @@ with open(sys.argv[1], "w") as report:
 
 
 def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
-    """Run a command with ``env`` added to the environment; return its cost."""
+    """Run a command with ``env`` added to the environment; return its time, memory and output.
+
+    Exits with an error if the command fails.
+    """
     with tempfile.TemporaryFile() as output, tempfile.NamedTemporaryFile("r") as report:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _STARTER, report.name, *command],

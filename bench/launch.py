@@ -101,7 +101,7 @@ def one_round(
 
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
-    """Return when the last process of the run began (Unix time), as the processes recorded."""
+    """Return when the last process of the run began (Unix time), from the ``began`` files."""
     command = [
         "ansible",
         ":".join(cloud.workers),

@@ -64,9 +64,10 @@ def node(cloud: LocalCloud, name: str) -> dict:
 
 
 def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
-    """Create TPUs of the type ``accelerator``, print the figures, and delete the TPUs.
+    """Create TPUs of the type ``accelerator``, measure them, and delete them.
 
-    The seconds of the deletion are printed, too.
+    Prints the seconds until all workers answer ssh, the CPU time and memory that they use, and the
+    seconds that the deletion takes.
     """
     memory, began = used_gib(), time.monotonic()
     machines, server = machines_cpu_s(cloud), server_cpu_s(cloud)

@@ -106,7 +106,10 @@ def boot_s(cloud: LocalCloud) -> float:
 
 
 def by_watch(fleet: Fleet) -> float:
-    """Let the watch recover the run; return when its next new step ended (time.monotonic())."""
+    """Repeat watch.yml until the run has a new step; return when it was seen.
+
+    The returned time is that of time.monotonic().
+    """
     before = last_step(fleet)
     with ThreadPoolExecutor() as pool:
         trains = pool.submit(wait_until, lambda: last_step(fleet) > before)

@@ -78,7 +78,7 @@ def create(fleet: Fleet, tpu: str, workers: int) -> None:
 
 
 def by_script(fleet: Fleet, tpu: str, ssh_config: Path) -> None:
-    """Run the script on all workers of a TPU in parallel, over ssh.
+    """Run SCRIPT on all workers of a TPU in parallel, over ssh.
 
     ``ssh_config`` is the file to which the ssh configuration is written.
     """

@@ -68,7 +68,8 @@ def main() -> int:
 def measure_case(name: str, tiny: bool) -> dict[str, Any]:
     """Measure the case ``name``, with a tiny model if ``tiny``, in this process.
 
-    Returns the measurements. ``job`` has the model, batch and steps with which PyTorch repeats it.
+    Returns the measurements by name. The entry ``job`` is the model, batch and number of steps with
+    which PyTorch repeats the measurement.
     """
     # Let JAX reserve nearly all memory; the peak counts memory in use, not reserved memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")

@@ -70,9 +70,10 @@ class VerbsCloud:
         return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
     def on_all(self, program: str, arguments: Sequence[str], delayed: bool = False) -> None:
-        """Run ``ssh`` or ``scp`` for all workers in parallel.
+        """Run ``program``, which is ``ssh`` or ``scp``, once for each worker, all in parallel.
 
-        The program gets ``arguments``, in which ``@`` is replaced by the worker's name.
+        In ``arguments``, ``@`` is replaced by the worker's name. With ``delayed``, the round trips
+        to the workers take DELAY_MS longer. Exits if a program fails.
         """
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:
@@ -102,7 +103,7 @@ class VerbsCloud:
                 # push.yml makes hard links to the code's files in ANSIBLE_LOCAL_TEMP, so both must
                 # be on one disk, as they usually are for users.
                 "ANSIBLE_LOCAL_TEMP": str(self.scratch / "tmp"),
-                # Connections with and without the delay must not share a socket.
+                # Commands with and without the network delay must not share ssh connections.
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
             },
             stdin=subprocess.DEVNULL,
@@ -123,7 +124,7 @@ def verbs_cloud(workers: int, existing: str) -> Iterator[VerbsCloud]:
 
     ``existing`` is the name of a cloud that is used instead and not removed, or empty.
     """
-    # Also remove the machines after a SIGTERM.
+    # After a SIGTERM, raise SystemExit, so that the ``with`` block removes the machines.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
     with (

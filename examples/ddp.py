@@ -55,7 +55,8 @@ def main(checkpoints: Path) -> int:
                 print(f"saved step {step}", flush=True)
             dist.barrier()
             dist.destroy_process_group()
-            # SIGTERM can reach this process later than others. It must not kill the exiting Python.
+            # SIGTERM can reach this process later than the others. Ignore it now, so that it does
+            # not kill the process while Python exits.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return SAVED
 

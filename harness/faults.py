@@ -178,7 +178,8 @@ def _no_release(run: DisturbedRun) -> None:
     cache, hidden = _releases(), _releases().with_name("releases-away")
     cache.rename(hidden)
     try:
-        # The watch needs the release only once all trainers have ended, which may take some passes.
+        # The watch looks for the release only before it launches the run again or gives up. Before
+        # that, all trainers must have ended, which may take some passes.
         message, pass_count = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: message in "".join(run.passes[pass_count:]), 120)
         before = run.record()
@@ -310,7 +311,8 @@ def truncate_newest(run: DisturbedRun) -> None:
     run.put_object(largest["name"], content[: len(content) // 2])
 
 
-# After TERM, the watch logs "launch" if all trainers have ended, "restart" if one takes too long.
+# After TERM, the watch logs "launch" if all trainers have ended. If one takes too long to end, the
+# watch logs "restart".
 _AFTER_TERM = r"interrupted.*: launch|ended on some workers.*: restart"
 FAULTS = (
     Fault("TERM to one trainer", _signal_one("TERM"), _AFTER_TERM),

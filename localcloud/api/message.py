@@ -51,7 +51,7 @@ class Repeated:
     or_one: bool = False
 
     def read(self, value: Any, path: str) -> list[Any]:
-        """Return the list of the items as stored."""
+        """Validate a list from a request; return its items in the form in which they are stored."""
         if self.or_one and isinstance(value, dict):
             value = [value]
         if not isinstance(value, list):
@@ -107,7 +107,10 @@ class Choice:
     unset: str | None = None
 
     def read(self, value: Any, path: str) -> str:
-        """Return the name; "" if it is ``unset``."""
+        """Return the enum's name in a request; "" if it is the name ``unset``.
+
+        Raises HTTP 400 if the name is not allowed.
+        """
         if self.unset is not None and value == self.unset:
             return ""
         if value not in self.names:

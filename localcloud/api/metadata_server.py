@@ -53,7 +53,10 @@ class Changes:
             self._condition.notify_all()
 
     def wait(self, last_count: int, timeout_s: float | None) -> bool:
-        """Wait until ``count`` exceeds ``last_count``; return False at the timeout or ``end``."""
+        """Wait until ``count`` exceeds ``last_count``; return True.
+
+        Returns False if the timeout passes first, or if ``end`` is called.
+        """
         with self._condition:
             self._condition.wait_for(lambda: self._ended or self._count > last_count, timeout_s)
             return not self._ended and self._count > last_count

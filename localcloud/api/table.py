@@ -29,7 +29,10 @@ class Table[Row]:
 
 
 class ZonalTable[Row](Table[Row]):
-    """A table of resources that are in zones; ``_id`` names the column and field with their ids."""
+    """A table of resources that are in zones.
+
+    ``_id`` is the name of the column, and of the field of ``Row``, that has a resource's id.
+    """
 
     _id: str
 

@@ -39,7 +39,7 @@ def hierarchies() -> list[Path]:
 
 
 def make(prefix: str, machine: str) -> list[Path]:
-    """Create the machine's group in each hierarchy, below the group ``prefix``; return them."""
+    """Create a machine's group below ``prefix`` in each cgroup hierarchy; return the groups."""
     groups = [top / prefix / machine for top in hierarchies()]
     for group in groups:
         group.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def remove(prefix: str, machine: str) -> None:
 
 
 def populated(prefix: str, machine: str) -> bool:
-    """Return whether the group of a machine below ``prefix`` has processes (cgroup-v2.rst)."""
+    """Return whether the cgroup ``<prefix>/<machine>`` has processes (cgroup-v2.rst)."""
     try:
         events = (hierarchy() / prefix / machine / "cgroup.events").read_text()
     except OSError:

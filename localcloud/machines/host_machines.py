@@ -88,7 +88,7 @@ class HostMachines(Machines):
         return {entry.name for entry in self.cloud.machines.glob("*")}
 
     def _is_listed(self, name: str) -> bool:
-        """Return whether the machine is in the list, that is, its files are complete."""
+        """Return whether the machine's files are complete: then it has the file ``address``."""
         return (self._directory(name) / "address").exists()
 
     def _add_to_list(self, spec: MachineSpec) -> None:

@@ -94,8 +94,9 @@ def base_lines(
 ) -> tuple[str, list[str]]:
     """Return the image's suite and ``deb`` lines, derived from the host's package sources.
 
-    On a Debian host, the suite is ``suite`` (one of SUITES; default: DEBIAN_SUITE), from the host's
-    mirror. On an Ubuntu host, it is the host's own release. Raises CloudError on other hosts.
+    On a Debian host, the image has the release ``suite`` (one of SUITES; default: DEBIAN_SUITE)
+    and the host's mirror. On an Ubuntu host, it has the host's release. Raises CloudError on
+    other hosts.
     """
     sources = list(sources)
     codename = os_release.get("VERSION_CODENAME", "")

@@ -74,7 +74,7 @@ def end(argument: str, *, grace_s: float = 0.0) -> list[int]:
 
 @contextlib.contextmanager
 def _open_pidfds(argument: str) -> Iterator[dict[int, int]]:
-    """Yield a pidfd for each pid of the processes with ``argument``.
+    """Yield pidfds by pid, one for each process that has ``argument`` on its command line.
 
     A signal to a pidfd never reaches another process that reuses the pid (pidfd_open(2)).
     """

@@ -48,7 +48,7 @@ class Transfer(NamedTuple):
 
 @dataclass
 class Transfers:
-    """Number, bytes and seconds of all collectives of one kind, as described by ``Transfer``."""
+    """Totals of all collectives with the same ``Transfer``: number, bytes and seconds."""
 
     count: float = 0
     bytes: float = 0
@@ -276,9 +276,9 @@ class _Walk:
         self._add(Transfer(kind, "ICI", is_overlapped, is_in_loop), times, size, seconds)
 
     def _send(self, instruction: Instruction, times: float, is_in_loop: bool) -> None:
-        """Add a collective between slices, which runs ``times`` times, to the total.
+        """Add a ``send`` to the total, if it is part of a collective between slices.
 
-        It overlaps with computation.
+        ``times`` says how often it runs. Such collectives overlap with computation.
         """
         transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
         if not transfer_type:

@@ -29,7 +29,8 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5p-32",
-    # Otherwise libtpu waits minutes for Google's metadata server, which does not answer here.
+    # Without this variable, libtpu waits minutes for Google's metadata server, which does not
+    # answer here.
     "TPU_SKIP_MDS_QUERY": "1",
     # libtpu's lock prevents two processes from using one TPU; a compilation uses no TPU.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

@@ -62,7 +62,7 @@ class Corpus:
     def check_heldout(self, otherwise: str = "") -> None:
         """Raise ConfigError unless each source has enough held-out tokens for one sequence.
 
-        The message ends with ``otherwise``.
+        ``otherwise`` is appended to the message; it names another fix than more held-out tokens.
         """
         for meta in self._metas:
             if meta.heldout < self._least(meta):

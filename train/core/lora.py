@@ -61,7 +61,10 @@ def matrix(name: str) -> str:
 
 
 def merge(params: Params, cfg: Config) -> Params:
-    """Return the model's parameters, with the products of the adapters added to the matrices."""
+    """Return the model's parameters without adapters.
+
+    The product of the two matrices of an adapter, times alpha / rank, is added to its matrix.
+    """
     merged = {name: a for name, a in params.items() if not is_adapter(name)}
     for name in merged:
         if f"{name}.in" in params:

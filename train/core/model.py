@@ -243,8 +243,9 @@ def layers(
 def unstack(stacked: jax.Array) -> list[jax.Array]:
     """Return the layers of a stacked array, each as an array.
 
-    On TPUs, by an index, because XLA adds up the gradients of the layers in place. Elsewhere by a
-    split, whose gradient is a concatenation (docs/decisions/0025).
+    On TPUs, this indexes the array, because XLA then adds up the layers' gradients in place. On
+    other platforms, it splits the array; the gradient is then a concatenation
+    (docs/decisions/0025).
     """
     n = stacked.shape[0]
     if platform() == "tpu":
@@ -255,7 +256,8 @@ def unstack(stacked: jax.Array) -> list[jax.Array]:
 def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
     """Look up token embeddings: (b, t) to (b, t, d).
 
-    The lookup is in float32, because its gradient adds up all occurrences of a token one by one.
+    A vocabulary up to ONE_HOT_VOCABULARY uses a matmul. A larger one uses a lookup in float32,
+    because the gradient of a lookup adds up all occurrences of a token one by one.
     """
     v = tokens_vd.shape[0]
     if v <= ONE_HOT_VOCABULARY:

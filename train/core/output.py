@@ -17,7 +17,10 @@ type Head = tuple[jax.Array, jax.Array | None]
 
 
 def padded_logits(x_btd: jax.Array, head: Head, cfg: ModelConfig) -> jax.Array:
-    """Compute next-token logits in float32: (b, t, d) to (b, t, v), with -inf for the padding."""
+    """Compute next-token logits in float32: (b, t, d) to (b, t, v).
+
+    The logits of the vocabulary's padding are -inf.
+    """
     head_dv, head_v = head
     logits_btv = jnp.matmul(x_btd, head_dv, preferred_element_type=jnp.float32)
     if head_v is not None:

@@ -74,7 +74,10 @@ def _message(origin: str, value: object) -> Message:
 
 
 class ChatTemplate:
-    """A compiled chat template; ``identity`` consists of its source and its special tokens."""
+    """A compiled chat template.
+
+    ``identity`` is the template's source and special tokens, which decide how it renders messages.
+    """
 
     def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; ``tokens`` are bos_token and eos_token.
@@ -173,7 +176,10 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The template tag ``generation``, which marks answers; ``spans`` does not need it."""
+        """Parser of the template tag ``generation``, which marks the assistant's answers.
+
+        The mark has no effect, because ``ChatTemplate.spans`` finds the answers without it.
+        """
 
         tags = frozenset({"generation"})
 

@@ -66,7 +66,8 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
         return directories
     with cache.pulse():
         directories = prepare_all(cfg, cache.fetch)
-        # Upload before this process joins the others: they wait for the copy before they join.
+        # Upload before this process initializes JAX. That waits for all processes, and the others
+        # wait for the uploaded copy before they initialize JAX.
         for directory in directories:
             cache.upload(directory)
     return directories
@@ -197,7 +198,7 @@ class CorpusCache:
             stop.set()
 
     def upload(self, directory: Path) -> None:
-        """Upload a prepared corpus, unless there is an intact copy."""
+        """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""
         try:
             read_meta(directory)
             filesystem, root = open_filesystem(f"{self._location}/{directory.name}")

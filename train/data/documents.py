@@ -30,7 +30,10 @@ LENGTHS = np.dtype("<u4")
 
 @dataclass(frozen=True)
 class Document:
-    """Tokens of a document, and a mask of the learned ones; None means all except the first."""
+    """Tokens of a document, and a mask of the tokens that the model learns to predict.
+
+    Without a mask, it learns all tokens except the first.
+    """
 
     tokens: np.ndarray
     learned: np.ndarray | None = None
@@ -124,7 +127,7 @@ def _move_end(directory: Path, kind: str, size: int) -> None:
 
 
 def _batches[T](items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield the items in lists of about BATCH_CHARACTERS."""
+    """Yield the items in lists of about BATCH_CHARACTERS; ``size`` counts an item's characters."""
     total = 0
 
     def number(item: T) -> int:

@@ -53,8 +53,8 @@ def location(path: str, key: str) -> Path | str:
 def find(pattern: str, key: str) -> list[InputFile]:
     """List the files that match a path or glob pattern, sorted.
 
-    Raises ConfigError if no file matches or one cannot be read, and the error of ``failure`` if the
-    bucket cannot be listed. Messages begin with ``key``.
+    Raises ConfigError if no file matches or one cannot be read. If the files cannot be listed,
+    raises the error that ``storage.failure`` returns. Messages begin with ``key``.
     """
     path = location(pattern, key)
     files = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)

@@ -13,7 +13,8 @@ PERIOD = 10_000
 def in_order(source_of: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
     """Merge the rows of all sources: row j is the next unused row of source ``source_of[j]``.
 
-    If any source has packed documents, rows of joined text become packed ones.
+    If any source has packed documents, rows of joined text are converted to packed sequences with
+    one document each, so that all sequences have the same shape.
     """
     most = max(source_rows.ndim for source_rows in rows)
     rows = [

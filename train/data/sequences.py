@@ -20,7 +20,7 @@ TOKENS, SEGMENTS, POSITIONS, LEARNED = range(4)
 
 
 class JoinedText:
-    """Sequences that start anywhere in joined text."""
+    """Sequences that start anywhere in a corpus whose documents were joined to one text."""
 
     def __init__(self, directory: Path, dtype: type, length: int, seed: int, batch: int) -> None:
         """Open a corpus for sequences of ``length`` tokens."""
@@ -29,7 +29,9 @@ class JoinedText:
         self._length, self._seed, self._batch = length, seed, batch
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the rows ``within`` of a step's batch: int32 (rows, length); ignores ``numbers``.
+        """Return the rows with the indices ``within`` of a step's batch: int32 (rows, length).
+
+        ``numbers`` is ignored; only PackedDocuments uses it.
 
         Sequences start at uniformly random positions of the corpus. The generator, Philox (Salmon
         et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
@@ -80,7 +82,7 @@ class PackedDocuments:
 
 
 class _Packed:
-    """The documents of one split, packed."""
+    """Sequences packed with the documents of one split, ``train`` or ``heldout``."""
 
     def __init__(self, directory: Path, split: str, dtype: type, length: int, seed: int) -> None:
         self._length = length
@@ -147,7 +149,7 @@ def _divided(starts: np.ndarray, sizes: np.ndarray, length: int) -> tuple[np.nda
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:
-    """Map a file into memory; NumPy cannot map an empty one."""
+    """Map a file into memory; return an empty array for an empty file, which can't be mapped."""
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -157,7 +159,10 @@ def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
 
 
 def as_packed(rows: np.ndarray) -> np.ndarray:
-    """Return joined sequences (rows, length) as packed ones with one document each."""
+    """Convert sequences of joined text (rows, length) to packed sequences (rows, 4, length).
+
+    Each packed sequence is a single document.
+    """
     length = rows.shape[1]
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), rows.shape)
     return np.stack([rows, np.ones_like(rows), positions, np.minimum(positions, 1)], axis=1)

@@ -117,7 +117,7 @@ class Tokenizer:
     def encode_marked(
         self, texts: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Encode texts; return for each its tokens and a mask of those that are marked.
+        """Encode texts; return for each text its tokens and a mask that is True at marked tokens.
 
         A text is a list of spans (text, is_marked). A byte-pair encoding encodes the joined spans,
         so spans do not change its tokens. A token is marked if any of its characters is.
@@ -231,7 +231,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
 def read_file(path: Path | str) -> Tokenizer:
     """Read a tokenizer.json, on disk or gs://, and the settings beside it, if any.
 
-    Raises ConfigError if a file is invalid, the error of ``failure`` if one cannot be read.
+    Raises ConfigError if a file is invalid. If one cannot be read, raises the error that
+    ``storage.failure`` returns.
     """
     try:
         definition = read_bytes(path)

@@ -92,9 +92,10 @@ def _located(init_from: str) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the safetensors files at a path; raises ConfigError if there are none.
+    """Return the safetensors files of a model; raises ConfigError if a directory has none.
 
-    Like transformers, prefers a single file to an index.
+    ``path`` is a file or a directory. If a directory has both WEIGHTS and INDEX, WEIGHTS is used,
+    as in transformers.
     """
     if not path.is_dir():
         return [path]

@@ -59,7 +59,9 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
 
 
 def check_names(cfg: Config, names: str) -> Family | None:
-    """Return the family of the model for the names ``transformers``, None for ``plain``.
+    """Return the family whose names an export uses; None if ``names`` is ``plain``.
+
+    If ``names`` is ``transformers``, this is the family that is closest to the model.
 
     Raises ConfigError for a model that no family supports.
     """
@@ -159,7 +161,7 @@ class _Weights:
                 )
             actual = self.tensors.shapes[self.names[name]]
             is_longer = actual[1:] == expected[1:] and actual > expected
-            # A model may use only the first position embeddings of a file.
+            # A file may have more position embeddings than the model. Only the first are used.
             is_positions = name in ("positions_td", GPT2.names["positions_td"])
             if actual != expected and not (is_longer and is_positions):
                 raise ConfigError(
@@ -205,23 +207,24 @@ class _Weights:
 
 
 def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]:
-    """Return the tensors of a file that contain the parameter ``name`` of model.py.
+    """Return the names of the stored tensors that contain the parameter ``name`` of model.py.
 
-    Families of transformers have one tensor for each layer, this project's files have a single one.
+    For a parameter of the layers, a transformers model has one tensor per layer, and this project's
+    files have one tensor for all layers.
     """
     file_name = family.names[name] if family else name
     return [file_name.format(i) for i in range(cfg.layers)] if "{}" in file_name else [file_name]
 
 
 def _tensor_params(name: str, family: Family | None) -> list[str]:
-    """Return the parameters that the files store in the same tensor, in order."""
+    """Return the parameters in the same tensor of a file as ``name``, in their order there."""
     if family is None:
         return [name]
     return [other for other in family.names if family.names[other] == family.names[name]]
 
 
 def _is_transposed(name: str, family: Family | None) -> bool:
-    """Return whether a matrix is stored with its output axes first."""
+    """Return whether files store a matrix as (out, in); model.py always has (in, out)."""
     if family is None:
         return False
     return name == "head_dv" or (family.is_output_first and is_layer_matrix(name))

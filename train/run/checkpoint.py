@@ -301,7 +301,11 @@ class Checkpoints:
                 )
 
     def _prune(self, newest: int) -> None:
-        """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones."""
+        """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones.
+
+        A checkpoint is permanent if it is complete and not temporary. If ``keep`` is None, all
+        permanent checkpoints remain. ``newest`` counts as one of the ``keep`` if it is permanent.
+        """
         steps = [step for step in _steps(self._names()) if step <= newest]
         retained = [step for step in sorted(steps) if self._is_permanent(step)]
         retained = retained if self._cfg.keep is None else retained[-self._cfg.keep :]

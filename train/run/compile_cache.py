@@ -54,7 +54,10 @@ class Programs:
     """Compiled programs in JAX's cache, and their copies in the run's bucket."""
 
     def __init__(self, cache: Path, location: str) -> None:
-        """Use JAX's cache directory, and ``location``, a path or gs://bucket/prefix, for copies."""
+        """Open the location of the copies.
+
+        ``cache`` is JAX's cache directory. ``location`` is a path or gs://bucket/prefix.
+        """
         self._cache, self._location = cache, location
         self._fs, self._root = open_filesystem(location)
         self._uploaded: set[str] = set()

@@ -146,7 +146,7 @@ class Heartbeat:
             self.write("running")
 
     def write(self, state: str) -> None:
-        """Replace the file now, atomically, with ``state`` and the last recorded step.
+        """Replace ``heartbeat.json`` now, atomically, with ``state`` and the last recorded step.
 
         A run does not need this file, so a failure is logged once and otherwise ignored.
         """

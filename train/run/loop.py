@@ -88,9 +88,10 @@ class Run:
                 return self.end("nan", NOT_A_NUMBER)
 
     def advance(self) -> bool:
-        """Train one call's steps, then evaluate, save and sample if due; return False if diverged.
+        """Train the steps of one call of ``update``, then evaluate, save and sample if due.
 
-        Calls end at the same steps in every attempt, so that a resumed run repeats the same calls.
+        Returns False if training diverged. Calls end at the same steps in every attempt, so that a
+        resumed run repeats the same calls.
         """
         cfg, n = self.cfg, self.cfg.compute.steps_per_call
         last = min(self.step - self.step % n + n, cfg.steps)
@@ -113,7 +114,10 @@ class Run:
         return True
 
     def save_temporary(self, call: int) -> bool:
-        """Save if the last save is ``checkpoint.minutes`` old; return False if diverged."""
+        """Save a checkpoint soon after the last one is ``checkpoint.minutes`` old; 0 means never.
+
+        Returns False, without saving, if the run diverged.
+        """
         seconds = 60 * self.cfg.checkpoint.minutes
         is_old = time.monotonic() - self.saved_at > seconds
         if not seconds or not self.save_request.should_save(call, is_old):
@@ -233,7 +237,10 @@ class Run:
         )
 
     def log_step(self, metrics: Metrics) -> None:
-        """Log the loss if due or at the first or last step, and the held-out loss if evaluated."""
+        """Log the loss every ``log_every`` steps, at the attempt's first step and the run's last.
+
+        Also log the held-out loss if it was evaluated at this step.
+        """
         first = metrics.step == self.started + 1
         if first or metrics.step % self.cfg.log_every == 0 or metrics.step == self.cfg.steps:
             rate = metrics.tokens_per_second

@@ -154,8 +154,8 @@ class SaveRequest:
         requests = jax.make_array_from_callback(
             local_requests.shape, self._sharding, lambda i: local_requests[i]
         )
-        # Dispatch the computation now. If it were dispatched when its result is needed, it would
-        # wait for all training steps that are dispatched before it.
+        # Dispatch this computation now, although the result is read in a later call. If it were
+        # dispatched then, it would wait for the training steps that are dispatched in between.
         self._pending = _any(requests)
         return is_agreed
 

@@ -126,7 +126,7 @@ def tensorboard(cfg: Config, contract: Contract, step: int) -> Iterator[Callable
 def wandb(cfg: Config, contract: Contract) -> Iterator[Callable[[Record], None]]:
     """Yield a function that sends a step's metrics to W&B, where all attempts are one W&B run.
 
-    Without an API key, log a warning; W&B then records them offline in the run directory.
+    Without an API key, log a warning and record the metrics offline in the run directory.
     """
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb

@@ -21,7 +21,10 @@ class Tracer:
     """
 
     def __init__(self, run_dir: Path, cfg: ProfileConfig, step: int) -> None:
-        """Trace an attempt that resumes from ``step``; a trace of an earlier step is skipped."""
+        """Prepare the traces of an attempt that resumes from ``step``.
+
+        The trace that ``cfg`` requests is skipped if it would start before ``step``.
+        """
         self._run_dir, self._cfg, self._first_step = run_dir, cfg, step
         self._until: int | None = None
 

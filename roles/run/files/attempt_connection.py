@@ -69,7 +69,7 @@ class Connection:
         return self.send_line(mac(self._key, self._own_side, number, text) + b" " + text)
 
     def send_line(self, line):
-        """Send a line without a seal; return False if the other worker is gone."""
+        """Send a line as it is, and add no seal; return False if the other worker is gone."""
         try:
             self.connection.sendall(line + b"\n")
         except OSError:

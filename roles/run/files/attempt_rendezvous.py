@@ -64,7 +64,8 @@ class Rendezvous:
             "release": spec.release,
             "environment": environment,
         }
-        # A directory may differ between workers, so it is checked. A bucket never differs.
+        # Workers check that a local path is the same directory on all of them. A bucket always is
+        # the same.
         is_local = "://" not in spec.checkpoints and not spec.volatile_checkpoints
         self.checkpoints = spec.checkpoints if is_local else ""
         self.shared_seconds = shared_seconds
@@ -276,9 +277,10 @@ class Rendezvous:
     # The other workers
 
     def join(self):
-        """Connect to worker 0 and wait until it says to begin; return the connection in a list.
+        """Connect to worker 0 and wait until worker 0 says to begin; return ``[connection]``.
 
-        Tries again until the time limit of the rendezvous. Raises RendezvousError.
+        Connects again after a failure, until the time limit of the rendezvous. Raises
+        RendezvousError.
         """
         self.report([self.name(0)])
         reason = "no answer"
@@ -305,7 +307,7 @@ class Rendezvous:
         ``leader`` is the connection to worker 0. Returns False if worker 0 is gone or does not know
         the token. Raises RendezvousError if worker 0 says that the attempt fails.
         """
-        # Wait longer than worker 0 waits, because it then sends the list of missing workers.
+        # Worker 0 sends the names of missing workers when its own wait ends, so wait longer.
         deadline = self.deadline + self.shared_seconds + 20
         if not self.wait_for(leader, deadline):
             return False

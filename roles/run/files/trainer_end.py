@@ -22,7 +22,7 @@ class ShutdownSchedule:
         self.has_received_term = False
 
     def plan(self, code):
-        """Schedule the signals.
+        """Schedule SIGTERM, and SIGKILL unless the other trainer has saved and exited.
 
         ``code`` is the other trainer's exit code (not 0), or ``gone`` if its worker was lost.
         """

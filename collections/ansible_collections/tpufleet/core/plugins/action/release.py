@@ -38,7 +38,7 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     ``get_option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
     set, as in ansible.cfg, the command reuses the connection that Ansible has open.
     """
-    # rsync --compress compresses better than ssh -C, in a quarter of the time.
+    # Remove -C: rsync --compress compresses better than ssh, in a quarter of the time.
     arguments = [
         argument for argument in shlex.split(get_option("ssh_args") or "") if argument != "-C"
     ]

@@ -144,7 +144,8 @@ def show(folder: Path, hosts: list[str]) -> None:
                     stream.add(host, line, time.monotonic())
                 if entry.get("end"):
                     active.discard(host)
-        # All lines in one call: if a signal ends this process during one, ansible-playbook hangs.
+        # Display all lines in one call: ansible-playbook hangs if a signal ends this process during
+        # a call of display().
         if lines := stream.due(time.monotonic(), active):
             Display().display("\n".join(lines))
         if not active:

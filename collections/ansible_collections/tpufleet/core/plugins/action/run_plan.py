@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Plan from the hosts' variables and the config; for a relaunch, from the run record."""
+        """Plan launches from the hosts' variables and the config, relaunches from run records."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the launch of the trainer's command, its workers, and their setup command."""
+        """Plan the command; return its launch, its workers, and the command that sets them up."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -95,7 +95,8 @@ class ActionModule(ActionBase):
         command_options = {name: options[name] for names in OPTIONS.values() for name in names}
         command_options["to"] = target
         overrides = parse_overrides(options["set"])
-        # The number selects the ports, and is random so that parallel commands use other ports.
+        # This number selects the ports. It is random, so that commands that run at the same time
+        # are unlikely to use the same ports.
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
@@ -126,7 +127,8 @@ def cached_release(launch: LaunchSpec, state_dir: Path) -> str:
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
     """Return the command that installs the environment of a launch on a TPU.
 
-    ``state_dir`` is this controller's state directory, which may have the launch's lock file.
+    If ``state_dir``, this controller's state directory, has an intact copy of the launch's lock
+    file, the command installs the packages of this lock file.
     """
     lock = cached_lock_path(state_dir, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"

@@ -125,7 +125,8 @@ class ActionModule(ActionBase):
         )
         if options["run"]:
             return outcomes, UpkeepOutcome()
-        # Not an option of the module: an invalid fleet file must not stop the recovery of runs.
+        # tpu_fleet is not an option of the module, because options are evaluated before runs are
+        # recovered: an invalid fleet file must not prevent that.
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)

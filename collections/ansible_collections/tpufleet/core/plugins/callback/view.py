@@ -220,7 +220,10 @@ class CallbackModule(Default):
             super().v2_playbook_on_include(included_file)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Warn if --limit excludes a play on localhost; ignore plays with ``hosts: "!all"``."""
+        """Warn if --limit excludes a play on localhost.
+
+        Prints nothing for ``hosts: "!all"``, with which playbooks leave out a play.
+        """
         if self._hosts == ["!all"] and not self._is_default_view:
             return
         limit = context.CLIARGS.get("subset")

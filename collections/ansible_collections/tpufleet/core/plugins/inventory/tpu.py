@@ -155,7 +155,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(text) from None
 
     def _report(self, error: str) -> None:
-        """Continue without hosts; set the error and the known settings as variables of ``all``."""
+        """Keep the inventory empty; set the error and known API settings as vars of ``all``."""
         # Set all API settings or none: a missing endpoint would default to Google's.
         has_api = set(API_SETTINGS) <= set(self._values)
         known = {name: self._values[name] for name in API_SETTINGS} if has_api else {}

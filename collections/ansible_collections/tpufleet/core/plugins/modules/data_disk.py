@@ -74,7 +74,10 @@ def find(name: str, device: str | None) -> str:
 
 
 def run_tool(*command: str) -> subprocess.CompletedProcess:
-    """Run a tool, which may exit with an error. Raises OSError if it cannot be started."""
+    """Run a tool and return its output and exit code, also if it fails.
+
+    Raises OSError if the tool cannot be started.
+    """
     # errors="replace": the label of an unknown disk may have any encoding.
     return subprocess.run(
         command,

@@ -129,7 +129,7 @@ def main() -> None:
     collection = Collection(params["state"], params["max_bytes"])
     try:
         requested = [check_name(run) for run in params["runs"]]
-        # A worker that is not set up yet has no such directory.
+        # The directory does not exist before the worker is set up.
         paths = folder.iterdir() if folder.is_dir() else ()
         present = [path.name for path in paths if RUN_NAME.fullmatch(path.name)]
     except RunError as error:

@@ -54,7 +54,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key of this disk, which no TPU and no later disk of the same name has."""
+        """Unique key of this disk; a TPU or a later disk of the same name has another key."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def ensure_disks(
 ) -> None:
     """Create the TPU's missing disks that have a ``size_gb``, and wait until they are READY.
 
-    ``deadline`` is a time of ``polling.clock``. Raises CloudError; Different for a disk that is
-    smaller than its ``size_gb``.
+    ``deadline`` is a time of ``polling.clock``. Raises CloudError; its subclass Different if a disk
+    is smaller than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
         action = f"create the disk {disk.name} ({spec.zone})"

@@ -115,7 +115,10 @@ class KnownHostsFile:
         return hosts
 
     def add(self, new: Iterable[KnownHost]) -> None:
-        """Add workers. A worker that the file has already only gets its host name if missing."""
+        """Add workers to the file.
+
+        For a worker that is already in the file, only a missing host name is added.
+        """
         added = {host.alias: host for host in new}
         if not added:
             return

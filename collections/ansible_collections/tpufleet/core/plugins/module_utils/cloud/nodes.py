@@ -62,7 +62,7 @@ class Node(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key: the id, which no other TPU ever has, or the zone and name without an id."""
+        """Unique key: the id, which no other TPU ever has; if the id is empty, zone and name."""
         return self.id or f"{self.zone}.{self.name}"
 
     @property

@@ -170,8 +170,8 @@ def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> M
         body = spec.body(api.settings.project)
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
     except (errors.AlreadyExists, errors.NoAnswer):
-        # Another controller, or an earlier try whose response was lost, may have created it.
-        # AlreadyExists may also mean that a TPU of this name exists without a queued resource.
+        # Another controller, or an earlier try whose response was lost, may have created the queued
+        # resource. AlreadyExists may also mean that only a TPU of this name exists.
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise

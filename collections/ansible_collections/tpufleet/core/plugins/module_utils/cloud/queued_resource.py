@@ -140,7 +140,10 @@ class QueuedResourceSpec:
             )
 
     def body(self, project: str) -> dict[str, Any]:
-        """Return the JSON body of the creation request. The tier is not repeated in its node."""
+        """Return the JSON body of the creation request.
+
+        The tier is a field of the request, so the node in it has no ``schedulingConfig``.
+        """
         node = self.tpu.body(project)
         node.pop("schedulingConfig", None)
         spec: dict[str, Any] = {

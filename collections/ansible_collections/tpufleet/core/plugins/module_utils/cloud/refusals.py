@@ -16,12 +16,12 @@ _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 
 
 def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
-    """Return the error ``error`` of a creation, with the types and versions that the zone offers.
+    """Return ``error``, the refusal to create the TPU ``spec``, with hints for the user.
 
-    ``spec`` is the TPU to create.
+    If the zone, or the type or runtime version in it, does not exist, the hints name those that do.
     """
     text = str(error)
-    # Omit names that the API's own message already contains.
+    # Omit a hint if the API's own message already contains all its names.
     hints = [hint for hint, names in _offers(api, spec) if not all(name in text for name in names)]
     if "`gcloud" not in text:
         hints.append(_FIX)

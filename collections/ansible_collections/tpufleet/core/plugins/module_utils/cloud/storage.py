@@ -157,7 +157,8 @@ class Bucket:
             )
             return _generation(answer.get("generation"), action)
         except errors.Conflict:
-            # If an earlier try succeeded and its response was lost, this value is stored.
+            # An earlier try may have succeeded although its response was lost. Then the stored
+            # value equals ``value``.
             stored, stored_generation = self.read(name)
             if stored_generation != generation and stored == json.loads(json.dumps(value)):
                 return stored_generation

@@ -145,7 +145,7 @@ class TpuApi(GoogleApi):
         )
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request the deletion of a node without retries; return its operation, or None."""
+        """Request a node's deletion once; return the operation, or None if no such node exists."""
         return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """Accelerator devices of a worker, and the processes that have them open, from /proc.
 
-A trainer cannot open a device that another process has open ("holds").
+A process "holds" a device while it has the device open. A trainer cannot open a device that another
+process holds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def holders(device_glob: str, proc: Path = Path("/proc"), chip: int = -1) -> lis
 def groups(device_glob: str, root: Path = Path("/")) -> list[int]:
     """Return the ids of the groups other than root that may open the devices matching a glob."""
     matches = list(root.glob(device_glob.lstrip("/"))) if device_glob else []
-    # /dev/vfio/vfio counts too, because a process that opens /dev/vfio/0 also needs it.
+    # Unlike device_files, include /dev/vfio/vfio: a process that opens /dev/vfio/0 needs it too.
     gids = {path.stat().st_gid for path in matches if path.stat().st_mode & 0o060}
     return sorted(gids - {0})
 

@@ -109,8 +109,8 @@ def prove_slice(
 
     ``env``, ``command`` and ``worker`` are described at ``prove_worker``. ``rendezvous`` has the
     coordinator (host:port), the number of processes and the id of this process. The processes wait
-    for each other for at most ``seconds``. ``sum`` is the sum of a 1 from each device, computed
-    together. Raises EnvError.
+    for each other for at most ``seconds``. Each device adds 1 to ``sum``, so it equals ``devices``
+    if the slice works. Raises EnvError.
     """
     variables = slice_environment(env, worker)
     variables["TPUFLEET_PROOF"] = json.dumps([*rendezvous, seconds])

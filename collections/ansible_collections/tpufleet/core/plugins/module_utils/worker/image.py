@@ -174,7 +174,8 @@ def nearest_directory(path: str) -> str:
         reason = "systemd does not accept its name"
     else:
         try:
-            # Raises for a link of a user, which systemd would follow.
+            # Raises OSError if the path has a link that an untrusted user may have made, because
+            # systemd would follow the link.
             with parent_of(directory / "_"):
                 return str(directory)
         except OSError as error:

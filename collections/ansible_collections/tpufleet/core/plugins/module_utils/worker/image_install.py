@@ -137,7 +137,10 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
 
 
 def _export(engine: str, root: Path, reference: str) -> None:
-    """Write the files of the container of ``pull_and_unpack`` to ``root``, all owned by root."""
+    """Write the files of the container ``_CONTAINER`` to the directory ``root``.
+
+    The user root owns all of them.
+    """
     command = ["tar", "--extract", "--directory", str(root), "--no-same-owner"]
     command += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]
     with tempfile.TemporaryFile("w+", errors="replace") as error_file:

@@ -114,9 +114,10 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """An object to store below ``RUN/ATTEMPT/PROCESS``, and the state to write after that.
+    """An object to store below ``RUN/ATTEMPT/PROCESS``.
 
-    If ``content`` is empty, there is no object to store, and only the state is written.
+    ``state`` says what is stored once this object is; write it to ``ATTEMPT.state.json`` then. If
+    ``content`` is empty, there is no object to store, and only the state is written.
     """
 
     name: str
@@ -300,8 +301,8 @@ def next_segment(
     """
     try:
         with open_file(path) as file:
-            # If the bytes before a mark of ``end`` have changed, the file was rewritten after
-            # ``end`` was measured.
+            # If ``end_offset`` is less than ``end.position``, the file was rotated or rewritten
+            # after ``end`` was measured.
             end_offset, unchanged_end = _unchanged(file, end), _unchanged(file, stream)
             if unchanged_end == stream.position:
                 return _read_appended(file, stream, end_offset, is_final)
@@ -366,7 +367,10 @@ def _unchanged(file: IO[bytes], stream: Stream) -> int:
 
 
 def _marks(file: IO[bytes], position: int) -> tuple[Mark, ...]:
-    """Return marks at a position, at line starts in doubling distances before it, and at 0."""
+    """Return marks at ``position``, at some line starts before it, and at 0.
+
+    The line starts are about 4 KiB, 8 KiB, 16 KiB and so on before ``position``.
+    """
     offsets, distance = [position], _FIRST_DISTANCE
     while distance < position:
         offsets.append(_line_start(file, position - distance))
@@ -375,7 +379,10 @@ def _marks(file: IO[bytes], position: int) -> tuple[Mark, ...]:
 
 
 def _line_start(file: IO[bytes], position: int) -> int:
-    """Return the offset at which the line at a position begins; the position in a long line."""
+    """Return the offset at which the line that contains ``position`` begins.
+
+    Returns ``position`` if there is no newline in the _LINE_BYTES bytes before it.
+    """
     begin = max(0, position - _LINE_BYTES)
     file.seek(begin)
     newline = file.read(position - begin).rfind(b"\n")

@@ -143,9 +143,10 @@ def environment(
 ) -> dict[str, str]:
     """Return all environment variables of a run's unit; those of the run contract have precedence.
 
-    ``trust`` has variables with the paths of the system's CA certificates. An empty
-    ``compile_cache`` means a directory of this worker. ``image_path`` is the PATH in the run's
-    image, or empty. With an image, programs and CA certificates of the image are used.
+    ``trust`` has variables with the paths of the system's CA certificates. ``compile_cache`` is
+    where JAX stores compiled programs; empty for a directory on this worker. ``image_path`` is the
+    PATH in the run's image; empty if the run has no image. With an image, its programs and CA
+    certificates are used instead of the worker's.
     """
     rendezvous = process.spec.workers > 1 and process.token
     programs = {**env_variables(paths, process.python_env), **trust}
@@ -224,7 +225,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_secrets(secrets: Mapping[str, object]) -> None:
-    """Raise RunError if a secret would mask other text."""
+    """Raise RunError if masking a secret in logs would also mask parts of other text."""
     if problem := unmaskable_secrets(secrets):
         raise RunError(
             f"secrets: {problem}. Ansible would also mask parts of other words or numbers. Choose "

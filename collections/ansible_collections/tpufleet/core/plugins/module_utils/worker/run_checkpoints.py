@@ -89,8 +89,8 @@ def directory_problem(path: str) -> str | None:
 def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
     """Try to write an object beside the checkpoints in a bucket, then delete the object.
 
-    Returns why it fails; None if it works. If ``env`` names a key file, writes nothing and returns
-    None.
+    Returns why that fails; None if it works. If ``env`` names a key file, writes nothing and
+    returns None, because the write would use the worker's service account instead of that key.
     """
     if has_own_key(env):
         return None

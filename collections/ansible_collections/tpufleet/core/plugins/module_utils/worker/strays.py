@@ -89,9 +89,10 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
 
 
 def _send(signal_number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
-    """Send a signal to the processes that are still strays; return whether any is.
+    """Send a signal to the processes in ``handles`` that still are strays; return whether any is.
 
     ``handles`` maps the file descriptors of the processes (pidfd_open(2)) to the processes.
+    ``pattern`` is the glob of the device files.
     """
     remaining = _remaining(handles.values(), pattern)
     for handle, stray in handles.items():
@@ -129,7 +130,8 @@ def _stray(folder: Path, devices: set[str]) -> Stray | None:
     try:
         if _RUN.search(_text(folder / "cgroup")):
             return None
-        # The program's name, in parentheses, may contain anything.
+        # The file ``stat`` has the program's name in parentheses. The name may contain spaces
+        # and parentheses, so split after the last parenthesis.
         ticks = int(_text(folder / "stat").rpartition(")")[2].split()[19])
         uid = int(_number(r"^Uid:\s+(\d+)", folder / "status"))
         booted_s = int(_number(r"^btime (\d+)", folder.parent / "stat"))

@@ -66,9 +66,9 @@ def download(
 ) -> None:
     """Download the wheels of a lock file to ``folder``, which appears only when it is complete.
 
-    Reuses files that this lock file pins from the sibling directories, which belong to other lock
-    files. ``pip`` is the command that starts pip. The wheels are for pip's Python, unless
-    ``options`` for pip name another target. Raises EnvError with pip's error, OSError.
+    Wheels that are already in the directory of another lock file, next to ``folder``, are linked
+    instead of downloaded. ``pip`` is the command that starts pip. The wheels are for pip's Python,
+    unless ``options`` for pip name another target. Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
         return

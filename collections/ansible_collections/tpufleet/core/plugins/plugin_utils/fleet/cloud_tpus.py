@@ -133,7 +133,8 @@ class CloudTpus:
             )
             if requested.changed or self.describe(spec.zone, spec.name) is not None:
                 break
-            # The TPU was deleted, and its queued resource never creates another TPU.
+            # The TPU was deleted, but its queued resource still exists. A queued resource never
+            # creates its TPU again, so delete it and request a new one.
             ensure_not_requested(
                 self._api,
                 spec.zone,
@@ -226,7 +227,10 @@ class CloudTpus:
         return published_keys(self._api, node, with_names=with_names)
 
     def creation_error(self, zone: str, name: str) -> CloudError | None:
-        """Return the error of the TPU's last creation in the API's list of operations."""
+        """Return the error of the last operation that created the TPU.
+
+        Returns None if there is no such operation, or if it has no error.
+        """
         return self._api.creation_error(zone, name)
 
 

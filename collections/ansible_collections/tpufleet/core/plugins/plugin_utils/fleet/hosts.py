@@ -45,9 +45,9 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """One inventory host: a worker of ``node``, or the whole TPU if that is not READY.
+    """A host of the inventory: a worker of ``node``, or the whole TPU if it has no usable workers.
 
-    The names in ``groups`` may have characters that Ansible replaces in group names.
+    ``groups`` has the names before Ansible replaces characters that group names must not have.
     """
 
     name: str

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """The existing TPUs: of the fleet file, by name (``present``), and others (``unwanted``)."""
+    """The existing TPUs, matched with the fleet file.
+
+    ``present`` has the TPUs of the fleet file by name, ``unwanted`` all others.
+    """
 
     present: Mapping[str, Node]
     unwanted: tuple[Node, ...]
@@ -110,7 +113,7 @@ def waiting_requests(
 
 
 def node_description(node: Node) -> dict[str, Any]:
-    """Return what plans and confirmation prompts for deletions show about a TPU."""
+    """Return a TPU's name, zone, id and description, for plans and prompts before deletions."""
     kind = f"{node.accelerator_type}{', spot' if node.spot else ''}"
     workers = f"{len(node.endpoints)} worker{'' if len(node.endpoints) == 1 else 's'}"
     description = f"TPU {node.name} ({node.zone}, {kind}, {node.state}, {workers})"

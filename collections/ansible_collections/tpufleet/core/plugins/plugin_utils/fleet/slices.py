@@ -37,7 +37,11 @@ class Slice:
 
 
 def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
-    """Return the slice of each TPU, by Node.key. A missing slice does not change other ids."""
+    """Return the slice of each TPU, by Node.key.
+
+    If the TPU of one slice is missing, the ids of the other slices stay the same, provided that the
+    TPUs have numbered names.
+    """
     slices: dict[str, Slice] = {}
     multislices: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:

@@ -83,7 +83,7 @@ class Source(Protocol):
         """
 
     def parse(self, entry: object) -> Node:
-        """Parse one TPU from list() or from a cache of its result."""
+        """Parse one entry of the Listing that list() returns; the Listing may be cached."""
 
     def describe(self, zone: str, name: str) -> Node | None:
         """Return one TPU; None if it does not exist."""
@@ -110,7 +110,7 @@ class Source(Protocol):
         """
 
     def delete_queued(self, request: QueuedResource, options: ChangeOptions) -> Outcome:
-        """Delete this queued resource, which has no TPU, never a later one of the same name."""
+        """Delete a queued resource that has no TPU, but not a later one of the same name."""
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:
         """Return the published host keys of the workers; ``with_names`` adds their host names."""

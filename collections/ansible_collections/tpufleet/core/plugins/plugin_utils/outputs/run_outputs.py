@@ -50,7 +50,8 @@ class BucketAndDirectory:
     def list(self, run: str) -> list[StoredObject]:
         """List the objects of a run, sorted by name. Raises OutputError.
 
-        If an attempt is in both locations, only its objects in the bucket are listed.
+        If an attempt is both in the bucket and in the directory, only its objects in the bucket are
+        listed.
         """
         in_bucket = self._bucket.list(run)
         attempts = {_attempt_of(stored) for stored in in_bucket}

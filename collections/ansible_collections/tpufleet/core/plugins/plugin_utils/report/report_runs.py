@@ -59,7 +59,7 @@ _SETTING = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def kind_of(event: history.Event) -> str:
-    """Return the kind (report_view.py) that the report shows for an event of a run's history."""
+    """Return the kind of an event of a run's history: a constant of report_view.py."""
     if event.kind is EventKind.WATCH and event.action in RECREATIONS:
         return PREEMPTED
     if event.kind is EventKind.WATCH and event.state:

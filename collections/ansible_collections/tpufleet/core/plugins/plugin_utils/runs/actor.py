@@ -220,7 +220,10 @@ def ansible_playbook() -> list[str]:
 
 
 def _vault_id(option: str) -> str:
-    """Return a ``--vault-id`` (``NAME@FILE``) with an absolute path; empty for a prompt."""
+    """Return a ``--vault-id`` option (``NAME@FILE``) in which the path of FILE is absolute.
+
+    Returns an empty text if the option asks the user for the password (``NAME@prompt``).
+    """
     name, separator, source = option.rpartition("@")
     if source == "prompt" or source.startswith("prompt_"):
         return ""

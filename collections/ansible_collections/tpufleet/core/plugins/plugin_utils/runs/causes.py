@@ -16,7 +16,10 @@ MAX_VALUES, MAX_TEXT = 20, 2000
 
 
 class CauseCode(StrEnum):
-    """Code of an observation or of what follows from it. Comments list the keys of Cause.values."""
+    """Code of a cause: what the watch observed, or what it concludes from that.
+
+    The comments list the keys of Cause.values.
+    """
 
     TPU_STATE = "tpu_state"  # values: tpu_state
     TPU_STATE_AGAIN = "tpu_state_again"  # values: tpu_state

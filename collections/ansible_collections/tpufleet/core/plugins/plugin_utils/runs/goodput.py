@@ -1,4 +1,7 @@
-"""Goodput: the time in steps that counted, divided by the time in which the run was wanted."""
+"""Goodput: the share of the time in which a run was wanted that it spent on useful steps.
+
+Steps that a later attempt repeated, and time in which training waited for a save, do not count.
+"""
 
 from __future__ import annotations
 

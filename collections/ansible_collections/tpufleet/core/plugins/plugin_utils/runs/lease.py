@@ -186,8 +186,8 @@ class Lease:
     def _read_holder(self) -> None:
         """Read who holds the lease now, after a RecordConflictError.
 
-        The document may have been changed by an earlier renewal of this process whose response was
-        lost.
+        This process may still be the holder: the conflict also occurs if it has renewed the lease
+        but the response was lost.
         """
         with contextlib.suppress(RecordError):
             document = _Document.parse(self.name, self._leases.documents.read(self.name))
@@ -201,7 +201,7 @@ class Lease:
 
 
 def _without_token(holder: str) -> str:
-    """Return the holder's host and process id, without its token."""
+    """Return ``HOST:PID`` of a lease's holder, which is stored as ``HOST:PID:TOKEN``."""
     return holder.rpartition(":")[0] or holder
 
 

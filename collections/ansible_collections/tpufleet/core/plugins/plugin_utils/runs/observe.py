@@ -174,7 +174,10 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
 
 
 def _worst(states: Iterable[str]) -> str:
-    """Return the worst state of a run's TPUs: FOREIGN, then those in DEAD, then all but READY."""
+    """Return the worst of the states of a run's TPUs; GONE if ``states`` is empty.
+
+    From worst to best: FOREIGN, the states in DEAD, all other states, READY.
+    """
 
     def goodness(state: str) -> tuple[bool, bool, bool]:
         return state != FOREIGN, state not in DEAD, state == READY

@@ -244,7 +244,10 @@ _EVENTS = {
 
 
 def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int) -> bool:
-    """Return whether these arguments of ``change_desired_state`` change the run's state."""
+    """Return whether a change to ``desired_state`` has an effect on the record.
+
+    If ``attempt`` is not 0, the record of another attempt does not change.
+    """
     if attempt and record.attempt != attempt:
         return False  # the run was launched again since the caller read the attempt
     # A run that is done stays done when it is stopped.
@@ -312,7 +315,7 @@ def no_record(run: str, fleet_state: str) -> str:
 
 
 def diff_text(record: dict) -> str:
-    """Format the fields of a record that Ansible's ``--diff`` shows."""
+    """Format a record for Ansible's ``--diff``: only its desired state, attempt and release."""
     return "".join(
         f"{key}: {record[key]}\n" for key in ("wanted", "attempt", "release") if key in record
     )

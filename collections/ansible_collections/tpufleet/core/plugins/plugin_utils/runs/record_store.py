@@ -188,7 +188,10 @@ class RecordBucket(RecordStore):
     def change(
         self, run: str, generation: int, fields: Mapping[str, Any], event: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Set fields of a record, and a token that makes the written object unique."""
+        """Change a record as the base class does, and add a random token to it.
+
+        With the token, no two writers write the same content, as ``Bucket.write`` requires.
+        """
         return super().change(run, generation, {**fields, "change": secrets.token_hex(8)}, event)
 
     def _load(self, run: str) -> tuple[dict[str, Any], int]:

@@ -238,7 +238,7 @@ def state_text(state: RunState) -> str:
 
 
 def cause_text(cause: Cause) -> str:
-    """Format a cause: an observation of the watch, or a consequence of it."""
+    """Format a cause of a decision of the watch as text for users."""
     if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
         return "a TPU with the name of its TPU has another id. The watch leaves it alone"
     try:

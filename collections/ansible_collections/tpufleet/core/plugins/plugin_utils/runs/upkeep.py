@@ -111,7 +111,7 @@ class Upkeep:
         node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Checked here, not by the claim: an action that a claim stops counts as failed.
+                # Do not check this in the claim: delete() would return the blocker as an error.
                 if blocker := self._blocker(tpu, snapshot):
                     self.watch.log(f"{label}: not deleted: {blocker}")
                     return None
@@ -233,8 +233,9 @@ def releases_to_delete(
 ) -> list[str]:
     """Return the names of the cached releases to delete.
 
-    ``cached`` maps each cached release to its modification time in unix seconds. A release that a
-    record names is kept until its run is done.
+    ``cached`` maps each cached release to its modification time in unix seconds. A release is kept
+    if the record of a run that is not done names it. Of the others, the newest RETAINED_RELEASES
+    and those younger than YOUNG_SECONDS are kept.
     """
     needed = {record.launch.release for record in records if record.wanted is not DesiredState.DONE}
     unneeded = sorted(

@@ -40,7 +40,7 @@ _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return the seconds until ``now`` in which the run was wanted; None if not recorded."""
+    """Return for how many seconds until ``now`` the run was wanted; None if not recorded."""
     spent = record.get("wanted_seconds")
     if not isinstance(spent, (int, float)):
         return None
@@ -48,7 +48,8 @@ def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
     if record.get("wanted") != DesiredState.DONE:
         return spent
-    # A run can be recorded as done long after it ended. The time between does not count.
+    # ``now`` may be the end of the run, which can be long before the run was recorded as done. The
+    # time between does not count.
     return spent - max(0.0, float(record.get("wanted_until", now)) - now)
 
 
@@ -121,7 +122,8 @@ def _next_phase(phase: str, event: Mapping[str, Any]) -> str:
         event.get("state") == RunState.PREEMPTED or action in RECREATIONS
     ):
         return TimeUse.CAPACITY
-    # Deciding to launch does not end CAPACITY: SETUP_STARTED does, once the TPU is READY.
+    # A decision to launch does not end the phase CAPACITY. The event SETUP_STARTED ends it, when
+    # the TPU is READY.
     if action in (Action.LAUNCH, Action.RESTART) and phase != TimeUse.CAPACITY:
         return TimeUse.LAUNCH
     return phase

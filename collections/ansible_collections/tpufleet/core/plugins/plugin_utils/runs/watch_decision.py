@@ -60,8 +60,8 @@ def _decide_wanted(situation: Situation) -> Decision:
     if observed.tpu_state in DEAD:
         return decide_lost(situation)
     if situation.memory.state == RunState.PREEMPTED:
-        # The TPU exists again. Memory still has a delay before another try to create it, which must
-        # not delay the launch of the run.
+        # The TPU exists again. The memory still has the delay before the next try to create it, but
+        # this must not delay the launch of the run.
         situation = situation.with_memory(situation.memory.without_wait())
     if observed.tpu_state != READY:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
@@ -286,9 +286,11 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 
 
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
-    """Decide to restart a run that hangs: at once, then with growing delays while it hangs.
+    """Decide to restart a run that hangs or has ended on only some workers.
 
-    A hang counts as a crash, so this may replace the TPU or give up.
+    The first restart of an attempt is immediate. If the same attempt remains active, the next ones
+    follow with growing delays. The attempt counts as a crash, so this may also decide to replace
+    the TPU or to give up.
     """
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:
@@ -304,7 +306,7 @@ def _launch_after_crash(situation: Situation, cause: Cause) -> Decision:
 
 
 def _count_crash(situation: Situation) -> Memory:
-    """Return the memory with one more crash, at most one per attempt."""
+    """Return the watch's memory with this crash counted, unless this attempt is already counted."""
     memory, attempt = situation.memory, situation.record.attempt
     if memory.counted_attempt == attempt:
         return memory

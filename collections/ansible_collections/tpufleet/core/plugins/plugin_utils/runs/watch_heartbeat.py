@@ -49,7 +49,7 @@ class Heartbeat:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the pass failed."""
+        """Whether the controller's last pass of the watch failed."""
         return self.outcome is PassOutcome.FAILED
 
 

@@ -100,9 +100,10 @@ class Memory:
         return replace(self, tries=0, not_before=0.0)
 
     def with_step(self, step: int, is_active: bool) -> Memory:
-        """Return the memory after the run has reached a training step.
+        """Return the memory after an attempt has finished ``step``.
 
-        A new best step resets all failure counts except preemptions, since the run made progress.
+        A step above ``best_step`` is progress, so it resets all failure counts except
+        ``preemptions``. If the run is active, it also resets ``tries`` and ``not_before``.
         """
         if step <= self.best_step:
             return self

@@ -73,7 +73,7 @@ class RunOutcome:
         return replace(self, action=Action.NOTHING, causes=causes)
 
     def with_error(self, error: str) -> RunOutcome:
-        """Return this outcome, failed if ``error`` (of the action's playbooks) is not empty."""
+        """Return this outcome as failed with ``error``; return it unchanged if that is empty."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
 
@@ -164,7 +164,8 @@ class WatchPass:
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_cached_file(record.launch, self.actor.state_dir)
         ):
-            # Record nothing, so that a controller that has the release can still decide.
+            # This controller does not have the files of the launch. Do not change the record, so
+            # that a controller that has them can still launch the run or give it up.
             cause = _release_missing(record, missing)
             return RunOutcome(record.run, RunState.WAITING_FOR_RELEASE, (cause,))
         if decision.action is Action.NOTHING:

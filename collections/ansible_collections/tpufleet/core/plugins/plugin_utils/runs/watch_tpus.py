@@ -35,7 +35,10 @@ def decide_lost(situation: Situation) -> Decision:
 
 
 def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
-    """Return the state and cause of a run that must wait for its workers; None if it need not."""
+    """Return why a run must wait for its workers, as its state and a cause; None if it need not.
+
+    It must wait while the TPU is in maintenance, or while a worker has another run.
+    """
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE)
     if busy := next((process for process in observed.processes if process.other_run), None):
@@ -79,7 +82,7 @@ def decide_unreachable(situation: Situation) -> Decision:
 def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
     """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it.
 
-    A bad worker was the first to fail too often (``limits.same_worker``).
+    A worker is bad if it was the first to fail more than ``limits.same_worker`` times in a row.
     """
     memory = situation.memory
     causes = (
@@ -114,8 +117,8 @@ def _replace_tpu(situation: Situation, state: RunState, *causes: Cause) -> Decis
         return situation.give_up(*causes, too_many)
     if delay := situation.delay(Action.REPLACE):
         return situation.stay(state, *causes, delay)
-    # The state is PREEMPTED before the deletion. So the deletion does not count as a preemption,
-    # and the time for which workers may be unreachable starts again.
+    # Set the state PREEMPTED now, so that decide_lost does not count this deletion as a preemption.
+    # Leaving UNREACHABLE also restarts the time limit for unreachable workers.
     memory = replace(
         memory,
         state=RunState.PREEMPTED.value,

@@ -103,7 +103,8 @@ def own_lock(
         project: the project's directory, below which ``requirements`` may be.
     """
     parsed_extras = parse_extras(extras)
-    # The digest distinguishes requirements whose replaced characters make equal names (a==1, a>=1).
+    # The digest makes file names unique. Without it, a==1 and a>=1 would have the same name, as
+    # characters such as = and > are replaced.
     digest = hashlib.sha256("\0".join(parsed_extras).encode()).hexdigest()[:8]
     if requirements:
         path = Path(user_path(requirements, project))

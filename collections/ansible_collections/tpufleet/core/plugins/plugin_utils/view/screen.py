@@ -122,7 +122,7 @@ class Screen:
             self._last_output = time.monotonic()
 
     def close(self) -> None:
-        """Remove the block and restore the display's methods."""
+        """Remove the live block and restore the methods of Ansible's display."""
         self._stopped.set()
         self._ticker.join(timeout=2)
         with self._lock:

@@ -43,9 +43,10 @@ class TaskTally:
     progress: dict[str, str] = field(default_factory=dict)
 
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Return the lines to print when the task has ended, as (outcome, (label, task, hosts)).
+        """Return the lines to print when the task has ended, for changes and ignored errors.
 
-        ``label`` is the text for the outcome. ``check`` is whether Ansible is in check mode.
+        Each line is (outcome, (label, task, hosts)). ``label`` is the text for the outcome;
+        ``hosts`` names the hosts with this outcome. ``check`` is whether Ansible is in check mode.
         """
         kinds = (
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
@@ -87,7 +88,11 @@ class TaskTally:
         return (lines or [f"  {self.name}  {elapsed}"]) + [f"    {line}" for line in messages]
 
     def brief_progress(self, now: float) -> tuple[str, str] | None:
-        """Return the task with its TPUs, and their progress; None if it has progress messages."""
+        """Return two texts: the task's name and TPUs, and its finished workers and elapsed time.
+
+        Returns None if the task has progress messages or has not started on any worker. ``now`` is
+        a monotonic time.
+        """
         if self.progress or not self.started:
             return None
         done = sum(host in self.outcomes for host in self.started)
