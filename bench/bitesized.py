@@ -33,7 +33,7 @@ TORCH_FLOOR = 20
 
 
 def main() -> int:
-    """Run both sides, print the result and return the exit code."""
+    """Run this trainer and PyTorch alternately, print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
     parser.add_argument("--steps", type=int, default=1000)
@@ -124,7 +124,10 @@ class TorchSide:
         self.variant = self._read()["variant"]
 
     def turn(self) -> dict[str, Any]:
-        """Train for one turn in the PyTorch process; return the figures that TpufleetSide does."""
+        """Train for ``TURN`` steps in the PyTorch process.
+
+        Returns the same keys as ``TpufleetSide.turn``.
+        """
         self.process.stdin.write(f"{TURN}\n")
         self.process.stdin.flush()
         return self._read()

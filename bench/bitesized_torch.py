@@ -26,7 +26,7 @@ def fused(q, k, v):
 
 
 def blocks(q, k, v):
-    """Return causal attention, computed per block of queries and only for the keys up to it."""
+    """Return causal attention, computed per block of queries without the keys after the block."""
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):

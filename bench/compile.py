@@ -2,9 +2,10 @@
 
     .venv-tpu/bin/python -m bench.compile [--maxtext PYTHON] [--rows 1B/v5e-16 ...]
 
-Prints the estimated MFU (train/compile/estimate.py) of three models on two slices each, as a range,
-and whether both ends of the range reach MaxText's. A row takes minutes of processor time. The
-models 1B (Llama's layout) and 8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip.
+Estimates the MFU (train/compile/estimate.py) of three models on two slices each. The estimate is a
+range. Prints this trainer's range, MaxText's range, and whether both ends of the first are at least
+those of the second. A row takes minutes of processor time. The models 1B (Llama's layout) and
+8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip.
 The model modern (train/configs/modern.yml) has eight sequences of 1,024 tokens per chip. Parameters
 are sharded over all chips (FSDP), layers are scanned, and ``remat`` is ``dots``, except for 8B on
 v5e, where it is ``all``.
@@ -13,8 +14,8 @@ PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu
 requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
 estimated in the same way. It has the same model, batch, FSDP and chunks of the loss; its
 ``remat_policy`` is ``minimal`` or ``full``, and windowed einsum is off. Without PYTHON, the table
-shows the constants MAXTEXT, which were measured like this. Exits with 1 if an end of a range is
-lower than MaxText's.
+shows the ranges in MAXTEXT, which were estimated in this way. Exits with 1 if an end of this
+trainer's range is lower than the same end of MaxText's range.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SEQUENCES = {"1B": 4, "8B": 4, "modern": 8}
 
 
 def config(model: str, slice_: slices.Slice) -> Config:
-    """Return the config of a row."""
+    """Return the trainer's config for a model on a slice, which is one row of the table."""
     compute = {"dtype": "bfloat16", "fsdp": None, "remat": "dots", "scan_layers": True}
     if model == "8B":
         compute["loss_chunks"] = 8

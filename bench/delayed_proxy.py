@@ -46,7 +46,7 @@ def carry(read, write, close, delay_s: float) -> None:
 
 
 def main() -> None:
-    """Connect and forward both directions until both ends close."""
+    """Forward standard input to HOST:PORT and its replies to standard output, until both end."""
     host, port, delay_ms = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     wire = socket.create_connection((host, port))
     wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -33,7 +33,7 @@ class Gcloud:
     """gcloud for the workers of one TPU of a local cloud."""
 
     def __init__(self, cloud: str, tpu: str, home: Path, proxy: str) -> None:
-        """Authenticate, and make gcloud copy its ssh key to the workers before the measurement.
+        """Authenticate, and make gcloud copy its ssh key now, so that no measurement includes this.
 
         ``cloud`` is the local cloud's name, ``home`` a new directory for gcloud's files, ``proxy``
         the ssh ProxyCommand of delayed connections.
@@ -61,7 +61,7 @@ class Gcloud:
         return shutil.which("gcloud") is not None
 
     def on_all(self, command: str, delayed: bool = False) -> None:
-        """Run a command on all workers of the TPU; with ``delayed``, over delayed connections."""
+        """Run a command on all workers of the TPU; with ``delayed``, ssh goes via ``proxy``."""
         delay_options = [f"--ssh-flag=-F{self._config}"] if delayed else []
         ssh = ("compute", "tpus", "tpu-vm", "ssh", f"bench@{self._tpu}", f"--zone={ZONE}")
         self._run(*ssh, "--worker=all", f"--command={command}", *delay_options)

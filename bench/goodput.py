@@ -99,7 +99,7 @@ class Loss:
 
 
 def machines_seconds(log: str) -> float:
-    """Return the total seconds of create.yml and setup.yml in the watch's log."""
+    """Return the total seconds that create.yml and setup.yml took according to the watch's log."""
     return float(sum(int(match[1]) for match in MACHINES.finditer(log)))
 
 

@@ -101,7 +101,9 @@ def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
 
 
 def delays(emulator: str, folder: Path) -> list[float]:
-    """Return the age in seconds of the newest stored line of metrics, twice a second for 60 s.
+    """Measure the age of the newest stored line of metrics for 60 s; return the ages in seconds.
+
+    Measures twice a second.
 
     ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
     """

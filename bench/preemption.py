@@ -87,7 +87,7 @@ def show(name: str, result: Outage) -> None:
 
 
 def outage(cloud: LocalCloud, recover: Callable[[], float]) -> Outage:
-    """Preempt the TPU, call ``recover``, and return how long recovery and boot took.
+    """Preempt the TPU, call ``recover``, and return how long the outage and the new boot took.
 
     ``recover`` returns the time at which the recovery ended (time.monotonic()).
     """

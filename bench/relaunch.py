@@ -40,7 +40,7 @@ def first_step(directory: Path, config: Path) -> float:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if the target is missed."""
+    """Measure the first launch and the relaunches; return 1 if the target is missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

@@ -48,7 +48,10 @@ def metrics(first: int, last: int, began: float) -> bytes:
 
 
 def write_runs(folder: Path, runs: int, steps: int) -> None:
-    """Write the output of ``runs`` runs; their second attempt repeats a tenth of the first one."""
+    """Write the output of ``runs`` equal runs of two attempts each.
+
+    The second attempt repeats the last tenth of the first attempt's steps.
+    """
     middle, resumed = steps // 2, steps // 2 - steps // 20
     later = START_TIME + steps
     log = "".join(f"step {step} loss 2.5 tokens/s 1,050,000\n" for step in range(steps)).encode()
@@ -71,7 +74,7 @@ def write_runs(folder: Path, runs: int, steps: int) -> None:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if reading again takes too long."""
+    """Measure and print the times; return 1 if reading with the cache takes too long, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=100_000)

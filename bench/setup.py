@@ -49,7 +49,7 @@ class Measured:
 
 
 def main() -> int:
-    """Measure the script and setup.yml; print the result and return the exit code."""
+    """Measure the shell script and setup.yml; print the results and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     args = parser.parse_args()

@@ -73,7 +73,8 @@ def check_changelog() -> None:
 def check(place: Path, env: dict[str, str]) -> list[str]:
     """Check that Ansible finds every part of the installed collection; return the output lines.
 
-    ``place`` is the argument and ``env`` the result of ``installed``. Raises ReleaseError.
+    ``place`` is the directory in which ``installed()`` installed the collection, and ``env`` is
+    what it returned. Raises ReleaseError.
     """
     core = place / "ansible_collections/tpufleet/core"
     findings = []

@@ -51,7 +51,10 @@ def write_readmes() -> None:
 
 
 def readme(before: str, role: Path) -> str:
-    """Return a README with the part between the marks replaced, or a new README."""
+    """Return the README ``before`` with the part between BEGIN and END replaced.
+
+    If ``before`` has no such part, return a README that consists only of the generated part.
+    """
     part = f"{BEGIN}\n{role_part(role, '#')}\n{END}"
     if BEGIN in before and END in before:
         return before[: before.index(BEGIN)] + part + before[before.index(END) + len(END) :]

@@ -159,7 +159,7 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def process(_: int, args: argparse.Namespace) -> None:
-    """Run the command in the process of one chip."""
+    """Run the command ``train`` or ``complete``; torch_xla calls this in a process per chip."""
     {"train": train, "complete": generate}[args.do](args)
 
 

@@ -138,7 +138,7 @@ def _bucket_gone(run: DisturbedRun) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml (which timers run, too).
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml. Timers may run both.
     """
 
     def inject(run: DisturbedRun) -> None:
@@ -329,7 +329,8 @@ FAULTS = (
     Fault("no capacity for a while", _no_capacity, r"create.yml failed", loses_machines=True),
     Fault("the API failing", _api_fails, r": launch"),
     Fault("a worker's network cut and back", _cut, r": launch"),
-    # The watch logs "launch" if all trainers have ended, "restart" if it has to stop one first.
+    # The watch logs "launch" if all trainers of the run have ended, and "restart" if it must first
+    # stop a trainer that is still running.
     Fault("a worker that hangs for a while", _hang, r": (launch|restart)"),
     Fault("trainers stopped by SIGSTOP", _suspend_all_between_uploads, r"hung: .*: restart"),
     Fault("a full disk", _full_disk, new_attempt=False),

@@ -203,7 +203,7 @@ def old_runs(count: int, points: int = 1000) -> list[RunView]:
 
 
 def runs_of_every_kind() -> list[RunView]:
-    """Return runs of every kind, the most recently changed first."""
+    """Return made-up runs in different states and a sweep, the most recently changed first."""
     views = [
         run("shakespeare-large", RunState.TRAINING, seed=1, share=0.37, hours=6),
         preempted_run("openwebtext-1.5b"),

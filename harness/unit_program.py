@@ -1,4 +1,4 @@
-"""The program of a run's unit (roles/run/files/attempt), to run as a process on this computer."""
+"""Files and command to run the program of a run's systemd unit (roles/run/files/attempt) here."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from harness.playbooks import ROOT
 def unit_program(
     directory: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Create the files of the run ``mine`` in a directory; return the unit's command, variables.
+    """Create the run ``mine`` in ``directory``; return its unit's command and environment.
 
     ``launch`` is the content of launch.json. If it is empty, launch.json describes the process
     ``process_id`` of ``spec`` in the environment ``python_env``.

@@ -195,5 +195,5 @@ def _emulator_argument(cloud: LocalCloud) -> str:
 
 
 def _proxy_argument(cloud: LocalCloud) -> str:
-    """Return the argument that identifies the proxy of a read-only bucket."""
+    """Return the argument that identifies the proxy process of this cloud's read-only bucket."""
     return f"--of={cloud.bucket}"

@@ -313,7 +313,10 @@ class Collection:
 
 
 def _path(scope: str, kind: str) -> str:
-    """Return a collection's path in the project; ``scope`` is "" for zones and regions."""
+    """Return the path, below the project, of the collection of all resources of a kind.
+
+    ``scope`` is "" for the kinds ``zone`` and ``region``, whose collections are in no scope.
+    """
     return f"{scope}/{kind}s" if scope else f"{kind}s"
 
 

@@ -75,9 +75,9 @@ class Faults:
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
-        """Return the error with which the call's operation must end, or None.
+        """Return the error with which an injected fault ends a call's operation, or None.
 
-        The call counts as one of the fault's ``times``.
+        If there is such a fault, the call counts as one of its ``times``.
         """
         with self._lock:
             for fault in self._matching("outcomes", zone, method)[:1]:
@@ -89,7 +89,7 @@ class Faults:
     def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
         """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
 
-        With ``count``, the shortage counts as one of the fault's ``times``.
+        If ``count`` is true, a shortage that is found uses up one of the fault's ``times``.
         """
         with self._lock:
             for fault in self._matching("capacity", zone):
@@ -111,9 +111,9 @@ class Faults:
         return False
 
     def boot_delay(self, worker: str, zone: str) -> float:
-        """Return by how many seconds a worker (``pod-w1``) must boot late.
+        """Return by how many seconds the boot of a worker (``pod-w1``) must be delayed.
 
-        The boot counts as one of the fault's ``times``.
+        A delayed boot counts as one of the fault's ``times``.
         """
         with self._lock:
             for fault in self._matching("late", zone):

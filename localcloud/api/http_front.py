@@ -26,7 +26,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP response: code, JSON, headers. If ``dropped``, the connection closes without it."""
+    """An HTTP response: code, JSON, headers.
+
+    If ``dropped``, the server closes the connection without sending the response.
+    """
 
     code: int
     body: Mapping[str, Any]

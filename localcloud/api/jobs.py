@@ -130,7 +130,11 @@ class Jobs:
 
 
 class ReconcileLoop:
-    """A thread that runs all steps after each ``wake`` and whenever a step is due."""
+    """A thread that runs all steps after each ``wake`` and whenever a step is due.
+
+    A step is a function. It returns in how many seconds it is due again, or None if it
+    only waits for ``wake``.
+    """
 
     def __init__(self, steps: Sequence[Step], log: logging.Logger) -> None:
         self._steps = tuple(steps)

@@ -45,7 +45,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A list of items of one kind; with ``or_one``, a request may also have one item, no list."""
+    """A list of items of one kind.
+
+    With ``or_one``, a request may have a single object instead of the list.
+    """
 
     kind: Any
     or_one: bool = False

@@ -38,7 +38,7 @@ class Attributes(dict[str, Any]):
 
 
 class Lines(tuple[str, ...]):
-    """A leaf with several values: one per line as text, a list in JSON."""
+    """A leaf of the metadata tree with several values: lines in text, a list in JSON."""
 
 
 class Token(str):

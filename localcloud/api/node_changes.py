@@ -134,7 +134,10 @@ class NodeChanges(Methods):
         return self._project.answer("reservations", [], self._project.zones_of(call.names), "")
 
     def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
-        """Return a queued resource's nodes, all without upcoming maintenance."""
+        """Return an entry for each node of a queued resource.
+
+        No entry has upcoming maintenance, because the local cloud announces none.
+        """
         nodes = self._nodes_of_queued_resource(call)
         entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
         return {"nodeUpcomingMaintenances": entries} if entries else {}

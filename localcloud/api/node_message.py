@@ -280,7 +280,7 @@ def _in_v1(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(node: Node) -> dict[str, Any]:
-    """Return a node as a message with the fields of all versions, under their v2 names."""
+    """Return a node as an API message with the fields of all API versions, under their v2 names."""
     message = {
         "name": node.name,
         "state": node.state,

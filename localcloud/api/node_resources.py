@@ -180,7 +180,7 @@ def _networks(body: Mapping[str, Any]) -> set[str]:
 
 
 def _sources(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the mode of each disk in a node's body, by the disk's full name."""
+    """Return the attachment mode of each data disk in a node's body, by the disk's full name."""
     return {
         disk.get("sourceDisk", ""): disk.get("mode", "READ_WRITE")
         for disk in body.get("dataDisks", ())

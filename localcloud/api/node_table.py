@@ -14,8 +14,8 @@ from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.table import ZonalTable
 
-# Desired states of a node's machines: running, powered off, deleted. The values, as the columns
-# wanted and trouble, are in the databases of existing clouds.
+# Desired states of a node's machines: running, powered off, deleted. Don't change these values or
+# the names of the columns ``wanted`` and ``trouble``: databases of existing clouds contain them.
 RUN = "run"
 OFF = "off"
 DELETED = "gone"

@@ -38,7 +38,7 @@ class Page:
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
         """Return the first ``size`` items, and the next page's token ("" if there are no more).
 
-        ``key`` is as for ``rest``.
+        ``items`` are those after the previous page. ``key`` returns the key of an item.
         """
         page_items = items[: self.size]
         return page_items, self.token(key(page_items[-1])) if len(items) > len(page_items) else ""

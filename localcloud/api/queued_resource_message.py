@@ -233,7 +233,7 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
 
 
 def stored(request: QueuedResource) -> dict[str, Any]:
-    """Return a queued resource as a message with the fields of all versions."""
+    """Return a queued resource as an API message with the fields of all API versions."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
     if (data := _DATA.get(request.state)) is not None:
         state[data] = {}

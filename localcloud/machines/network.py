@@ -95,7 +95,7 @@ def down(cloud: LocalCloud) -> None:
     processes.end(_hosts_option(cloud), grace_s=2)
     for table in (cloud.nft_table, cloud.nft_external_table, cloud.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
-    # Delete the links explicitly: after a machine has died, the kernel takes seconds to do so.
+    # Delete the links explicitly: the kernel deletes those of a dead machine only after seconds.
     ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
     for link in [*ports, cloud.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)

@@ -46,7 +46,7 @@ def start(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen
 
 
 def send(argument: str, number: signal.Signals) -> None:
-    """Send the signal ``number`` to the processes with ``argument``."""
+    """Send the signal ``number`` to the processes with ``argument`` in their command line."""
     with _open_pidfds(argument) as fds:
         _signal(fds.values(), number)
 

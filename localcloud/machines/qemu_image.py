@@ -67,7 +67,7 @@ class QemuImage:
 
     @property
     def qemu(self) -> Path:
-        """Path of a Debian file system with a newer qemu, if the host's is unreliable."""
+        """Path of a Debian file system with a newer qemu, for hosts whose qemu is unreliable."""
         return self.root.with_name(f"{self.root.name}.qemu")
 
     @property

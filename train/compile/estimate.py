@@ -36,7 +36,7 @@ KERNEL_SHARE = 0.5
 
 
 class Transfer(NamedTuple):
-    """A kind of collective, such as all-gather, and where and when it runs."""
+    """Properties by which collectives are grouped; ``kind`` is a name such as all-gather."""
 
     kind: str
     network: Literal["ICI", "DCN"]
@@ -147,7 +147,11 @@ class _Walk:
     def add(
         self, name: str, times: float = 1, is_in_loop: bool = False, is_async: bool = False
     ) -> None:
-        """Add the costs of the computation ``name``, which runs ``times`` times."""
+        """Add the costs of the computation ``name``, which runs ``times`` times.
+
+        ``is_in_loop`` says whether a loop contains it. ``is_async`` says whether it was started
+        asynchronously, so that its collectives overlap with other computation.
+        """
         computation = self._module.computations[name]
         counted_channels: set[str] = set()
         for instruction in computation.values():
@@ -269,7 +273,8 @@ class _Walk:
         if kind == "collective-permute":
             seconds = size / link
         else:
-            # A group along some axes of the torus uses only the links of these axes.
+            # A group along some axes of the torus uses only the links of these axes. Estimate
+            # their share of all links.
             share = math.log(max(n, 2)) / math.log(max(self._slice.chips, 2))
             bandwidth = max(self._slice.links * link * min(share, 1), link)
             seconds = size * (n - 1) / n / bandwidth * (2 if kind == "all-reduce" else 1)

@@ -34,7 +34,7 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> list[Array]:
-        """The arrays of the result."""
+        """The arrays that the instruction returns, parsed from ``type``."""
         return parse_type(self.type)
 
     @cached_property

@@ -103,7 +103,7 @@ class ModelConfig:
 
     @property
     def groups(self) -> int:
-        """Number of key and value heads, with the default resolved."""
+        """Number of key and value heads: ``kv_heads``, or ``heads`` if it is not set."""
         return self.kv_heads or self.heads
 
 

@@ -124,7 +124,10 @@ class ChatTemplate:
             yield [Span(before, False), Span(after[len(before) :], True)]
 
     def _around(self, messages: list[Message], i: int, origin: str) -> tuple[str, str]:
-        """Return the text before answer ``i``, and that text followed by the answer."""
+        """Return the rendered text before the answer ``messages[i]``, and the text with it.
+
+        Raises CorpusError if the second text does not begin with the first.
+        """
         after = self._text(messages[: i + 1], origin)
         before = self._text(messages[:i], origin, add_generation_prompt=True)
         if not after.startswith(before):

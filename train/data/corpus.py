@@ -113,7 +113,11 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
 
 
 def default_data_directory() -> Path:
-    """Return the default ``data.directory``: the worker's if writable, else the user's cache."""
+    """Return the default ``data.directory``.
+
+    This is the worker's shared data directory if it is writable, else a directory in the user's
+    cache.
+    """
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
     try:
@@ -155,7 +159,10 @@ def read_meta(directory: Path) -> Meta:
 
 
 def _document_token_counts(directory: Path, split: str, meta: Meta) -> set[int]:
-    """Return the token counts that ``.documents`` and ``.learned`` imply; none for joined text."""
+    """Return how many tokens a split has according to its files ``.documents`` and ``.learned``.
+
+    Returns an empty set for joined text, and two numbers if the files disagree.
+    """
     if meta.documents == "joined":
         return set()
     counts = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}

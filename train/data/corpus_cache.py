@@ -74,7 +74,11 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
 
 
 def fetched(cfg: DataConfig, contract: Contract) -> list[Path]:
-    """Download the corpora of a run, or prepare them if it has none; return their directories."""
+    """Return the directories of a run's corpora.
+
+    A corpus that is not on this machine is downloaded from the run's copy, or prepared if there is
+    no copy. Nothing is uploaded.
+    """
     cache = _cache(contract)
     return prepare_all(cache.with_own_tokenizer(cfg), cache.fetch)
 

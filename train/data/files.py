@@ -24,7 +24,7 @@ class BucketFile:
 
     @property
     def name(self) -> str:
-        """Name without the prefix."""
+        """The part of the object's path after the last slash."""
         return self.path.rpartition("/")[2]
 
     def open(self, mode: str = "r", **options: Any) -> IO[Any]:

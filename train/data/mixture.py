@@ -40,10 +40,16 @@ def heldout_shares(
 
 
 class Schedule:
-    """The source of each sequence of a run, with shares in proportion to weights."""
+    """The source of each sequence of a run.
+
+    The number of sequences from a source is in proportion to its weight.
+    """
 
     def __init__(self, weights: Sequence[float], seed: int) -> None:
-        """Assign the sequences of a period to sources, in an order that follows from the seed."""
+        """Draw the source of each of about PERIOD sequences from ``seed``.
+
+        Later sequences repeat this order.
+        """
         ends = np.rint(np.cumsum(weights) / np.sum(weights) * PERIOD).astype(np.int64)
         counts = np.maximum(1, np.diff(ends, prepend=0))
         generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))

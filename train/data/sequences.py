@@ -66,7 +66,11 @@ class PackedDocuments:
             raise ConfigError(f"data: {directory.name} has no document with a token to learn")
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return sequences by their numbers, counted over all epochs: int32 (rows, 4, length)."""
+        """Return packed sequences by their numbers: int32 (rows, 4, length).
+
+        The numbers are counted over all epochs. ``step`` and ``within`` are ignored; only
+        JoinedText uses them.
+        """
         epochs, indices = np.divmod(numbers, len(self._train))
         return self._train.at([self._order(e)[i] for e, i in zip(epochs, indices, strict=True)])
 

@@ -97,11 +97,14 @@ class Tokenizer:
 
     @property
     def end(self) -> np.ndarray:
-        """Tokens at the end of a document."""
+        """Tokens that are put after each document: ``separator`` without ``begin``."""
         return self.separator[: len(self.separator) - len(self.begin)]
 
     def write(self, directory: Path) -> None:
-        """Write tokenizer.json and its settings to a directory; nothing for ASCII and bytes."""
+        """Write tokenizer.json and its settings to a directory.
+
+        ASCII and byte tokenizers have no such files, so nothing is written.
+        """
         if self.definition:
             (directory / FILE).write_bytes(self.definition)
         for name, content in self.settings.files:

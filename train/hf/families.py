@@ -137,7 +137,10 @@ IMPLIED = ("kv_heads", "head_dim", "feedforward")
 
 
 def _resolved(cfg: ModelConfig) -> dict[str, Any]:
-    """Return all options by name, with the defaults of IMPLIED resolved."""
+    """Return the options of a model by name, those of RotaryConfig as ``rotary.NAME``.
+
+    An option of IMPLIED that is null gets the value that follows from the other options.
+    """
     values = asdict(cfg)
     rotary = {f"rotary.{key}": value for key, value in values.pop("rotary").items()}
     implied = dict(zip(IMPLIED, (cfg.groups, cfg.head_width, cfg.feedforward_width), strict=True))
@@ -156,8 +159,8 @@ ROPE_SCALING = {
 def _rotary(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the options of RotaryConfig in a config.json.
 
-    Like transformers, prefers ``rope_scaling`` to ``rope_parameters``, the name since version 5,
-    and ``rope_type`` to ``type``.
+    If both keys are present, uses ``rope_scaling`` rather than ``rope_parameters`` (its name since
+    transformers 5), and ``rope_type`` rather than ``type``, as transformers does.
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(key) or {}
@@ -179,9 +182,10 @@ def _rotary(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _exported_rotary(cfg: ModelConfig) -> dict[str, Any]:
-    """Return the keys of config.json for rotary positions.
+    """Return the fields of config.json for rotary positions.
 
-    With scaling, transformers requires a context that is longer than ``original_context``.
+    With scaling, ``max_position_embeddings`` is at least ``factor`` times ``original_context``,
+    because transformers requires that it exceeds ``original_context``.
     """
     rotary, context, scaling = cfg.rotary, cfg.context, None
     if rotary.factor != 1:
@@ -354,7 +358,10 @@ def named(config: Mapping[str, Any], source: str) -> Family:
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the only family that may support the model; it need not support all its options."""
+    """Return the only family that may support the model.
+
+    The family may still lack some of the model's options.
+    """
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

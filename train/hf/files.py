@@ -71,8 +71,8 @@ class Tensors:
 def _located(init_from: str) -> Path:
     """Return the local path of ``init_from``.
 
-    Downloads gs:// to the directory of prepared corpora, and ``owner/name`` from the hub unless a
-    directory ``owner`` exists.
+    Downloads a gs:// location to ``weights`` in the default data directory. Downloads
+    ``owner/name`` from the Hugging Face hub, unless a directory ``owner`` exists.
     """
     path = location(init_from, "init_from")
     if isinstance(path, str):

@@ -1,8 +1,9 @@
-"""Import and export of parameters as safetensors, with names of transformers or of model.py.
+"""Import and export of parameters as safetensors files.
 
-families.py lists the model families of transformers. In their files, each layer has tensors of its
-own, with the heads' axes merged, and the output layer is (v, d). Files contain no padding of the
-vocabulary: export removes it, import adds it.
+The tensors have the names of the library transformers or of model.py. families.py lists the
+supported model families of transformers. A file of such a family has separate tensors for each
+layer, merges the axes of the attention heads, and stores the output layer as (v, d). No file
+contains padding of the vocabulary: export removes it, import adds it.
 """
 
 import json
@@ -133,10 +134,10 @@ class _Weights:
         self._check()
 
     def _identify(self) -> tuple[Family | None, ModelConfig, str]:
-        """Return the family and the ModelConfig of the files, and the path in errors about them.
+        """Return the files' family, their ModelConfig, and the text that begins errors about them.
 
-        The family is None if the files have the names of model.py. Raises ConfigError if the family
-        is unknown.
+        The family is None if the tensors have the names of model.py's parameters. Raises
+        ConfigError if the family is unknown.
         """
         tensors, content = self.tensors, self.tensors.config
         source = f"init_from: {tensors.path}"
@@ -240,7 +241,11 @@ def _flat_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tuple[int, ...]:
-    """Return the shape of the tensor (of one layer) that holds an unpadded parameter."""
+    """Return the shape of the tensor in a file that contains a parameter.
+
+    ``shape`` is the parameter's shape without padding. With a family, files have a tensor for each
+    layer, which may contain several parameters.
+    """
     if family and name.startswith("l_"):
         *inputs, outputs = _flat_shape(name, shape[1:])
         shape = (*inputs, outputs * len(_tensor_params(name, family)))

@@ -230,10 +230,11 @@ class Checkpoints:
         return intact
 
     def _shared_text(self, step: int, seconds: float) -> str:
-        """Return the text of a step's manifest, or of OWNER for step NONE; "" if it is missing.
+        """Return the text of a step's manifest; "" if it is missing.
 
-        All processes compare this text, to check that they share the directory. Reading all files
-        in each process instead would load the storage more. Waits for OWNER up to ``seconds``.
+        If there is no checkpoint (``step`` is NONE), returns the text of the file OWNER, and waits
+        up to ``seconds`` for it. All processes compare this text, to check that they share the
+        directory. Reading all files in each process instead would load the storage more.
         """
         end = time.monotonic() + seconds
         while True:
@@ -327,7 +328,7 @@ class Checkpoints:
         return self._permanence[step]
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file of the directory, atomically."""
+        """Write the file ``name`` in the run's checkpoint directory atomically."""
         write_atomically(parse_location(f"{self.directory}/{name}"), text)
 
     def _read(self, name: str) -> str:
@@ -357,9 +358,10 @@ class Checkpoints:
 
 
 def has_separate_copies(devices: np.ndarray) -> bool:
-    """Return whether the state has several copies, and no process has parts of two copies.
+    """Return whether the state has several copies, and no process holds parts of two copies.
 
-    ``devices`` are those of the mesh, as an array (data, fsdp); each row has a copy of the state.
+    ``devices`` is the mesh's array of devices (data, fsdp). The devices of each row together hold
+    one copy of the state.
     """
     processes = [{device.process_index for device in row} for row in devices]
     return len(processes) > 1 and len(set.union(*processes)) == sum(map(len, processes))

@@ -117,5 +117,8 @@ class Programs:
                 self._uploaded.add(path.name)
 
     def _files(self) -> list[Path]:
-        """Return the files of programs, without the directories that XLA adds on a GPU."""
+        """Return the files of compiled programs in the local cache.
+
+        Skips the directories that XLA adds to the cache on a GPU.
+        """
         return [path for path in self._cache.iterdir() if path.is_file()]

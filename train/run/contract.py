@@ -135,9 +135,10 @@ class Heartbeat:
         mfu: float | None = None,
         memory: Callable[[], dict[str, int]] = dict,
     ) -> None:
-        """Record a finished step; write the file if it is at least a second old.
+        """Record a finished step; write ``heartbeat.json`` if it is at least a second old.
 
-        ``memory`` is called when the file is written, and returns figures like metrics.memory.
+        ``memory`` is called when the file is written, and returns bytes of memory by name, as
+        metrics.memory does.
         """
         self.step, self.loss = step, finite_or_none(loss)
         self.tokens_per_second, self.mfu = tokens_per_second, mfu

@@ -136,7 +136,7 @@ class Run:
         self.save_seconds += self.saved_at - begun
 
     def due(self, every: int) -> bool:
-        """Return whether an action with this interval in steps is due now; 0 means never."""
+        """Return whether an action that repeats every ``every`` steps is due; never for 0."""
         return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
@@ -166,9 +166,10 @@ class Run:
         return not wait and self.step < step_reported_by_all
 
     def with_waits(self, metrics: Metrics) -> Metrics:
-        """Return the step's metrics with ``start_seconds`` and ``save_seconds``, if it has them.
+        """Return a step's metrics, with ``start_seconds`` and ``save_seconds`` if they apply.
 
-        Call this once for each step, in order.
+        ``start_seconds`` is for the first step of an attempt, ``save_seconds`` for the first step
+        after a save. Call this once for each step, in order.
         """
         if metrics.step == self.started + 1:
             metrics = replace(metrics, start_seconds=round(metrics.time - STARTED, 3))

@@ -138,7 +138,10 @@ class SaveRequest:
         self._pending: jax.Array | None = None
 
     def cancel(self) -> None:
-        """Forget a pending request. All processes must call this at the same step."""
+        """Discard save requests that have not caused a save yet, because a save was just made.
+
+        All processes must call this at the same step.
+        """
         self._pending = None
 
     def should_save(self, call_number: int, is_requested: bool) -> bool:
@@ -183,7 +186,7 @@ def free_port() -> int:
 
 
 def _bypass_proxies(host: str) -> None:
-    """Exclude the coordinator from the proxies that gRPC reads from the environment."""
+    """Make gRPC connect to the coordinator directly, even if the environment sets a proxy."""
     if any(os.environ.get(f"{kind}_proxy") for kind in ("grpc", "https", "http")):
         # gRPC reads only the lower-case names.
         excluded = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112

@@ -89,8 +89,8 @@ class InFlight:
     def finished(self, wait: bool = False) -> Iterator[Metrics]:
         """Remove the finished steps from the queue and yield their metrics, oldest first.
 
-        With ``wait``, wait for all other steps, too. Otherwise, wait only for the oldest calls that
-        exceed the limits MAX_IN_FLIGHT and MAX_SECONDS_IN_FLIGHT.
+        With ``wait``, wait until all steps in the queue have finished. Otherwise, wait only while
+        the queue has more training calls than MAX_IN_FLIGHT and MAX_SECONDS_IN_FLIGHT allow.
         """
         allowed = 0 if wait else self._allowed()
         while self._pending and (
@@ -106,7 +106,7 @@ class InFlight:
             yield from self._measure(step, rows)
 
     def _allowed(self) -> int:
-        """Return how many calls may be unfinished, based on how long recent calls took."""
+        """Return how many training calls may be unfinished; fewer if recent calls took long."""
         calls = len(self._finished) - 1
         if calls < 1:
             return 1

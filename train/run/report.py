@@ -36,7 +36,7 @@ step; at its end, it sends what the service has not received yet."""
 
 
 class Report:
-    """Writer of an attempt's metrics to metrics.jsonl and the services.
+    """Writer of an attempt's metrics to metrics.jsonl and, if configured, TensorBoard and W&B.
 
     ``step`` is the step after which the attempt resumes.
     """
@@ -50,7 +50,7 @@ class Report:
             self._senders.append(Sender("W&B", wandb(cfg, contract)))
 
     def write(self, metrics: Metrics) -> None:
-        """Append a finished step to metrics.jsonl, and send it to the services."""
+        """Append a finished step to metrics.jsonl; send it to TensorBoard and W&B if configured."""
         record = self._log.write(metrics)
         for sender in self._senders:
             sender.send(record)

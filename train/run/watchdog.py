@@ -26,7 +26,10 @@ class Watchdog:
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def step_finished(self) -> None:
-        """Restart the countdown. Call this after each step, before a sample and the last save."""
+        """Restart the countdown.
+
+        Call this after each step, and before a sample or the save of an interrupted run.
+        """
         self._event.set()
 
     def off(self) -> None:

@@ -39,7 +39,10 @@ def login_keys(text: str) -> dict[str, list[str]]:
 
 
 def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
-    """Return each user's keys from the whole metadata."""
+    """Return each user's ssh keys: those of the instance and, unless it blocks them, the project's.
+
+    ``metadata`` is the complete tree that the metadata server returns.
+    """
     own = metadata["instance"]["attributes"]
     texts = [own.get("ssh-keys", "")]
     if own.get("block-project-ssh-keys", "").lower() != "true":

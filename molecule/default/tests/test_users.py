@@ -8,7 +8,7 @@ ADA = {"name": "ada", "keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBm ada@hom
 
 
 def accounts(*users):
-    """Return the arguments that set up these accounts."""
+    """Return the arguments of ansible-playbook that set up only these user accounts."""
     return ("setup.yml", "--tags", "users", "-e", json.dumps({"users_accounts": users}))
 
 

@@ -72,7 +72,10 @@ class Rendezvous:
         self.report = report
 
     def connect(self):
-        """Wait for the other workers; return the connections to them. Raises RendezvousError."""
+        """Wait until all workers may begin; return the connections. Raises RendezvousError.
+
+        Worker 0 has a connection to each other worker, which has one to worker 0.
+        """
         return self.gather() if self.process_id == 0 else self.join()
 
     # Worker 0
@@ -80,8 +83,8 @@ class Rendezvous:
     def gather(self):
         """Wait for the other workers, then tell all of them to begin; return their connections.
 
-        If a worker is missing or differs, tell all that the attempt fails, and raise
-        RendezvousError.
+        If a worker is missing, differs in one of COMPARED, or does not share the checkpoint
+        directory, tell the connected workers that the attempt fails, and raise RendezvousError.
         """
         family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -255,10 +258,11 @@ class Rendezvous:
             )
 
     def collect(self, arrived, deadline):
-        """Return whether each other process has found the file, by process id.
+        """Return whether each other process has found the file of worker 0, by process id.
 
-        A process that has not answered at ``deadline`` (monotonic time) is left out. Raises
-        RendezvousError if a worker is gone.
+        ``arrived`` has the connection to each process. The result has no entry for a process that
+        has not answered at ``deadline`` (monotonic time). Raises RendezvousError if a connection
+        is closed.
         """
         answers = {}
         with selectors.DefaultSelector() as selector:

@@ -116,10 +116,10 @@ class Ranks:
             rank.send_signal(number)
 
     def exit_code(self):
-        """Return the exit code of the first rank that failed, otherwise the common exit code.
+        """Return the exit code of the first rank that failed, or the one that all ranks share.
 
-        Returns 1 if only some ranks have saved. If a signal ended the first rank that failed, ends
-        this process by the same signal.
+        If no rank failed, but only some exited with SAVED, returns 1. If a signal ended the first
+        rank that failed, ends this process by the same signal.
         """
         if self.first_failed is not None:
             code = self.codes[self.first_failed]

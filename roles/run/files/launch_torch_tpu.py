@@ -17,11 +17,11 @@ _BOUNDS = re.compile(r"^(CHIPS_PER_HOST_BOUNDS|HOST_BOUNDS): '(\d+),(\d+),(\d+)'
 
 
 def torch_tpu_variables(placement, count, attributes=ATTRIBUTES):
-    """Return the variables for ``count`` chips on each worker.
+    """Return the environment variables that TorchTPU needs for ``count`` chips on each worker.
 
-    ``placement`` says which worker of the run this is, ``attributes`` is the URL of the metadata.
-    If the metadata can't be read or does not match ``placement``, writes a message and returns no
-    variables.
+    ``placement`` says which worker of the run this is. ``attributes`` is the URL of the TPU's
+    attributes on the metadata server. If they can't be read or do not match ``placement``, writes a
+    message to stderr and returns no variables.
     """
     try:
         tpu_env, endpoints, index = (

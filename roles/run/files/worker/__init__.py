@@ -1,1 +1,1 @@
-"""Modules of the collection that the programs of a run's unit import."""
+"""Links to modules of the collection that the programs of a run's systemd unit import."""

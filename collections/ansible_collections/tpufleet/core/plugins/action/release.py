@@ -214,9 +214,10 @@ class ActionModule(ActionBase):
 
 @dataclass(frozen=True)
 class ReleaseSource:
-    """The source of the release for one worker: the controller or, if it has one, its leader.
+    """The source of the release for one worker: the controller, or the leader of the worker's TPU.
 
-    ``is_leader`` says whether this worker is a leader, which gets the release from the controller.
+    The leader is worker 0. It gets the release from the controller, and the other workers copy it
+    from the leader. ``is_leader`` says whether this worker gets it from the controller.
     ``result_file`` is the file in which the leader's task reports whether it succeeded; None if
     there is no other worker or the leader is not in the play.
     """
@@ -226,9 +227,9 @@ class ReleaseSource:
 
     @classmethod
     def for_worker(cls, task_vars: Mapping[str, Any], directory: Path) -> ReleaseSource:
-        """Return the source for a worker, from its variables and the hosts of the play.
+        """Return the source of the release for the worker with the variables ``task_vars``.
 
-        ``directory`` is the directory for ``result_file``.
+        ``directory`` is where the leader's task writes ``result_file``.
         """
         tpu = task_vars.get("tpu_id") or task_vars.get("tpu_name")
         if not tpu or int(task_vars.get("tpu_worker_count", 1)) < 2:

@@ -77,7 +77,10 @@ class ActionModule(ActionBase):
     def _poll(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run's name, state as text and new log lines, until it ends on this worker."""
+        """Yield the run's name, its state as text and its new log lines, until the run ends here.
+
+        Without the option ``run``, follows the first of the worker's current runs.
+        """
         run = options["run"]
         if not run:
             runs = current_runs(self._ask({}, task_vars)["runs"])
@@ -128,7 +131,10 @@ class ActionModule(ActionBase):
 
 
 def write(file: Path, entry: Mapping[str, Any]) -> None:
-    """Append an entry, the new lines or the end of a log, to a fork's file as one line of JSON."""
+    """Append an entry to a fork's file as one line of JSON.
+
+    An entry has new lines of the worker's log, or says that the log has ended.
+    """
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(entry) + "\n")
 

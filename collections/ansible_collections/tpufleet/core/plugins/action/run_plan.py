@@ -294,7 +294,10 @@ def read_lock(path: Path) -> bytes:
 def steps_to_compile(
     config: Path | None, launches: list[LaunchSpec], hostvars: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Return the trainer's arguments that compile each distinct training step of the launches."""
+    """Return the trainer's ``compile`` arguments for each launch, without duplicates.
+
+    Launches whose step can't be compiled on the controller are left out.
+    """
     names = ("tpu_generation", "tpu_accelerator_type", "tpu_topology")
     steps: list[list[str]] = []
     for launch in launches if config else ():

@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
             else:
                 result = all_records(store)
         except (RecordError, RunError) as error:
-            # Return the error: Ansible ignores failed_when if a plugin raises.
+            # Do not raise: Ansible ignores a task's failed_when if the plugin raises an exception.
             is_unusable = isinstance(error, UnusableRecordError)
             return {"failed": True, "msg": str(error), "unusable": is_unusable}
         return result | (last_passes(options["fleet_state"], api) if options["passes"] else {})

@@ -185,7 +185,7 @@ class ActionModule(ActionBase):
         return result
 
     def _absent_by_id(self, source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Delete one TPU unattended, only if it has the given id and this fleet's label."""
+        """Delete the TPU ``only``, if its id is ``node_id`` and it has this fleet's label."""
         try:
             expected = NodeIdentity.parse(options["only"], options["zone"], options["node_id"])
         except ValueError as error:

@@ -163,7 +163,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self.inventory.set_variable("all", INVENTORY_ERROR, error)
 
     def _ssh_settings(self) -> dict[str, Any]:
-        """Return the value of ``tpu_ssh``, without options that were not evaluated yet."""
+        """Return the value of ``tpu_ssh``.
+
+        After an error in the inventory, options that were not evaluated before it are missing.
+        """
         options = {
             "user": "ssh_user",
             "private_key_file": "ssh_private_key_file",

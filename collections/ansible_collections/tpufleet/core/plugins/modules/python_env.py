@@ -155,7 +155,10 @@ def read_proof(path: Path, name: str) -> dict | None:
 
 
 def run_proof(options: dict, env: Path) -> dict:
-    """Prove the environment on this worker and return the result. Raises EnvError."""
+    """Run the environment's proof on this worker's devices; return its result.
+
+    ``options`` has the module's options. Raises EnvError.
+    """
     worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob")))
     command, min_devices = options["proof_command"], options["devices"]
     return prove_worker(

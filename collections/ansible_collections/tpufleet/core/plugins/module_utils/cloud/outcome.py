@@ -17,7 +17,7 @@ class Outcome:
     after: Mapping[str, Any]
 
     def result(self) -> dict[str, Any]:
-        """Return the fields that every outcome adds to a module's result."""
+        """Return the outcome as fields of a module's result: ``changed``, ``msg`` and ``diff``."""
         return {
             "changed": self.changed,
             "msg": self.msg,

@@ -78,7 +78,7 @@ class QueuedResource(ZonalResource):
         return chips_of(self.accelerator_type) * len(self.nodes)
 
     def compared_fields(self) -> dict[str, Any]:
-        """Return the fields that are compared, and shown in a diff."""
+        """Return the fields that are compared with the desired state and shown in a diff."""
         return {
             "name": self.name,
             "zone": self.zone,
@@ -171,7 +171,7 @@ class QueuedResourceSpec:
         return body
 
     def compared_fields(self) -> dict[str, Any]:
-        """Return the desired values of the fields in ``QueuedResource.compared_fields``."""
+        """Return the desired values, with the same keys as ``QueuedResource.compared_fields``."""
         return {
             "name": self.name,
             "zone": self.tpu.zone,

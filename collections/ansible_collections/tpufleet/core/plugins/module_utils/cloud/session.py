@@ -61,7 +61,10 @@ class ApiSettings:
 
     @property
     def compute_address(self) -> str:
-        """Base URL of Compute Engine. If ``endpoint`` is set, it is never Google's by default."""
+        """Base URL of Compute Engine: ``compute_endpoint`` if it is set.
+
+        Otherwise, if ``endpoint`` is set, the Compute API at that address, else Google's.
+        """
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom
 

@@ -264,9 +264,9 @@ class Bucket:
     def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
-        A read returns 404 for a missing object and for a missing bucket; a list returns 404 only
-        for a missing bucket. Listing needs no further permission here: callers without the
-        permission to list get 403 instead of 404 when they read a missing object.
+        Call this after a read returned 404, which means that the object or the bucket is missing.
+        A list request returns 404 only if the bucket is missing. The user is known to have the
+        permission to list: without it, the read of a missing object returns 403 instead of 404.
         """
         full_name = self.bucket_url.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}

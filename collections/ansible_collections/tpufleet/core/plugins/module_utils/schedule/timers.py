@@ -117,7 +117,7 @@ class Cron:
         return sorted(end for end in ends if end.startswith(PREFIX))
 
     def lines(self) -> list[str]:
-        """Return the time fields and the name of each timer."""
+        """Return a line for each timer: the time fields of its crontab line, and its name."""
         lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
         return [f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}" for line in lines]
 

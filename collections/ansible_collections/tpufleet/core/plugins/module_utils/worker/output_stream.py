@@ -70,8 +70,9 @@ class Stream(NamedTuple):
     """How much of a file is stored.
 
     ``position`` is the offset of the first byte that is not stored. ``segment`` is the number of
-    the newest segment, which contains the ``length`` bytes before that position. ``marks`` are at
-    ``position`` and at growing distances before it; the last mark is at the file's start.
+    the newest segment, which contains the ``length`` bytes before that position. ``marks`` show
+    whether the stored bytes of the file have changed. They are at ``position`` and at growing
+    distances before it; the last mark is at the file's start.
     """
 
     position: int
@@ -151,7 +152,10 @@ def write_attempt(folder: Path, attempt: Attempt) -> None:
 
 
 def start_files(folder: Path) -> dict[int, int]:
-    """Return the time at which each ``ATTEMPT.json`` was written, in ns since 1970, by attempt."""
+    """Return when each ``ATTEMPT.json`` (such as ``1.json``) was written, in ns since 1970.
+
+    The keys are the numbers of the attempts. ``folder`` is the run's directory.
+    """
     try:
         with os.scandir(folder / OUTPUT) as entries:
             matches = ((_ATTEMPT_FILE.fullmatch(entry.name), entry) for entry in entries)
@@ -282,10 +286,10 @@ def uploads_of(
 def next_segment(
     path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return the newest segment with the bytes that were appended, and the stream after them.
+    """Return the stream after the appended bytes, and the newest segment's content up to there.
 
     Returns None if nothing was appended. If the newest segment is full, returns the stream with the
-    number of the next segment and empty content. The caller must write this state before it stores
+    number of the next segment, and empty content. The caller must write this state before it stores
     the next segment. Otherwise, after a crash, the old segment could grow although a newer segment
     exists.
 
@@ -357,7 +361,10 @@ def _read_appended(
 
 
 def _unchanged(file: IO[bytes], stream: Stream) -> int:
-    """Return the highest position up to which all marks match the file; 0 if there is none."""
+    """Compare ``stream.marks`` with the file; return the position of the last before a mismatch.
+
+    Returns 0 if no mark matches.
+    """
     offset = 0
     for mark in reversed(stream.marks):
         if _mark(file, mark.position) != mark:

@@ -194,7 +194,11 @@ def secrets_file(process: Process) -> str:
 
 
 def secret_lines(secrets: Mapping[str, object]) -> set[str]:
-    """Return the single lines of secrets to mask, because Ansible masks only whole values."""
+    """Return every line of the secrets, for Ansible to mask in output.
+
+    Ansible masks only whole values, so it would not mask one line of a secret with several
+    lines. Omits lines that are shorter than MIN_SECRET.
+    """
     lines = (line.strip() for value in secrets.values() for line in str(value).splitlines())
     return {line for line in lines if len(line) >= MIN_SECRET}
 
@@ -297,8 +301,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    Omits environment variables, the config, and the identity, from which a short secret could be
-    guessed.
+    Omits environment variables, the config, and the identity, which is a digest: a short secret
+    could be guessed from it.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

@@ -1,7 +1,7 @@
 """Checks that this worker can write a run's checkpoints and stored output.
 
-Also checks whether checkpoints would survive the loss of the TPU. The parameter ``env`` has the
-trainer's variables.
+Also checks whether checkpoints would survive the loss of the TPU. The parameter ``env`` of the
+functions has the trainer's environment variables.
 """
 
 from __future__ import annotations

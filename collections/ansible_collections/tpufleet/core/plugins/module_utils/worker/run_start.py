@@ -335,10 +335,11 @@ def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
 def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[list[str], bool]:
     """Remove libtpu's lock file, unless a run is active or a process holds the file or a device.
 
-    Returns the processes that still hold a device, and whether the lock file was removed. With
-    ``check``, nothing is removed, and the second value says whether it would be. If ``chip`` is not
-    negative, only the device of the chip with this index counts. Otherwise, the list is empty while
-    a run is active.
+    Returns the processes that hold a device, and whether the lock file was removed. With ``check``,
+    nothing is removed, and the second value says whether it would be.
+
+    If ``chip`` is not negative, the list has only the processes that hold the device of the chip
+    with this index. If ``chip`` is negative, the list is empty while a run is active.
     """
     if not device_glob:
         return [], False

@@ -26,9 +26,9 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def parent_of(path: Path, make: bool = False) -> Iterator[int]:
     """Open the directory that contains ``path``, and yield its file descriptor for ``dir_fd``.
 
-    With ``make``, creates missing directories with mode 0755. Raises OSError with ``path`` as its
-    file name, also for an error in the with block; ELOOP if the path contains a link that an
-    untrusted user may have made.
+    With ``make``, creates missing directories with mode 0755. Raises OSError, with errno ELOOP if
+    the directory's path contains a link that an untrusted user may have made. Every OSError,
+    including those raised in the with block, has ``path`` as its file name.
     """
     try:
         directory = _walk(PurePath(path).parent, make)
@@ -136,7 +136,10 @@ def is_directory(path: Path, uid: int) -> bool:
 
 
 def _walk(path: PurePath, make: bool) -> int:
-    """Open a directory, one path component after the other. Raises OSError."""
+    """Open a directory one path component at a time, to refuse links of untrusted users.
+
+    With ``make``, creates missing directories. Raises OSError.
+    """
     remaining, links = list(path.parts), 0
     current = os.open("/" if path.is_absolute() else ".", _STEP)
     try:

@@ -43,7 +43,7 @@ class Stray:
         return f"{self.pid}-{self.started_ticks}"
 
     def to_json(self) -> dict[str, str | int]:
-        """Return the fields for the controller."""
+        """Return the fields that the worker reports to the controller, by name."""
         fields = ("id", "pid", "user", "command", "since", "device")
         return {name: getattr(self, name) for name in fields}
 

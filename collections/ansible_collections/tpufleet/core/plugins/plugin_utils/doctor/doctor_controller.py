@@ -93,7 +93,7 @@ def secret_findings(
     sources: Iterable[str] = (),
     variables: Iterable[str] = (),
 ) -> Iterator[Finding]:
-    """Check ``secrets`` and ``worker_environment``, which set variables of trainers.
+    """Check ``secrets`` and ``worker_environment``, which set environment variables of trainers.
 
     ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
     no finding if a launch would accept the variables without a warning.

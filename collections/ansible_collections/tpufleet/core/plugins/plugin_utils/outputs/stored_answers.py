@@ -40,9 +40,10 @@ def stored_answers(
 
 
 def progress_of(summary: RunOutput) -> dict[str, float] | None:
-    """Return the first and last step, and the seconds of steps that counted, for goodput.
+    """Return the run's ``first`` and ``last`` step, and ``counted``, to compute its goodput.
 
-    For the format see module_utils/worker/run_progress.py. Returns None for fewer than two steps.
+    ``counted`` are the seconds of the steps that no later attempt repeated, as in
+    module_utils/worker/run_progress.py. Returns None for fewer than two steps.
     """
     attempts = [attempt for attempt in summary.attempts if attempt.first_step is not None]
     if not attempts or not summary.last:

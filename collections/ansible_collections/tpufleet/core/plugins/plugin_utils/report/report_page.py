@@ -228,7 +228,7 @@ def _sweep_row(view: RunView, keys: Sequence[str], losses: Sequence[str], index:
 
 
 def _value(text: str) -> str:
-    """Return the cell of a setting's value; numbers are sorted by their size."""
+    """Return a setting's value as a table cell; a number gets an attribute to sort it by."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Sweeps in the report: runs of one config and release that differ in settings of the command."""
+"""Sweeps in the report: runs of one config and release with different ``key=value`` overrides."""
 
 from __future__ import annotations
 

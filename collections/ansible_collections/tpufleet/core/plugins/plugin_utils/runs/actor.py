@@ -155,8 +155,8 @@ def plays_of(
     is READY, the watch launches the run with LAUNCH. ``state_dir`` is the local state directory;
     for the other arguments see Actor.act.
     """
-    # Playbooks that stop a run, delete a TPU or start an attempt fail if the record has a greater
-    # fencing number.
+    # Playbooks that stop a run, delete a TPU or start an attempt fail if the fencing number in the
+    # run's record is greater than ``fence``.
     fence_variables = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
     launch_variables = (
         relaunch_variables(record, state_dir, fleet_state, observed.address) | fence_variables

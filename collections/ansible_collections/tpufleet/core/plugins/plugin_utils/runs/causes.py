@@ -71,7 +71,7 @@ class CauseCode(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """A code and its values, such as ``seconds`` or ``host``."""
+    """The cause of a decision of the watch: a code and its values, such as ``seconds``."""
 
     code: CauseCode
     values: Mapping[str, Value] = field(default_factory=dict)

@@ -229,7 +229,7 @@ class Claim:
 
 
 def lease_name(record: RunRecord) -> str:
-    """Return the name of the lease on a run's TPU and all runs of that TPU."""
+    """Return the name of the lease that covers a run's TPU and all runs of that TPU."""
     return lease_of_tpu(record.launch.tpu)
 
 

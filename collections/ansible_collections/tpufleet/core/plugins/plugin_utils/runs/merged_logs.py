@@ -48,10 +48,12 @@ def merge(
 ) -> None:
     """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
-    ``keys`` has a key for each line of the host: the line, and its number among equal lines of the
-    host. ``merged`` has pairs of a key and the hosts with this key. If a pair after the host's
-    previous line has the same key, the host is added to this pair. Otherwise a new pair is
-    inserted: before the first pair that has one of the host's later lines, or at the end.
+    A key identifies a line by its text and its number among equal lines of a host. ``keys`` has the
+    keys of the host's lines in order. ``merged`` has pairs of a key and the hosts with this key.
+
+    For each key, only the pairs after the pair of the host's previous line are searched. If one has
+    the key, the host is added to it. Otherwise a new pair is inserted: before the pair of the next
+    line of the host that is found there, or at the end of ``merged``.
     """
     position = 0
     for number, key in enumerate(keys):

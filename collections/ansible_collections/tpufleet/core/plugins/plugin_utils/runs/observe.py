@@ -84,7 +84,10 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
-    """Convert the nodes that the API lists; those of the fleet ``fleet_name`` are ours."""
+    """Convert the nodes that the API lists.
+
+    ``is_ours`` is set for the TPUs of the fleet ``fleet_name``.
+    """
     return tuple(
         ObservedTpu(
             name=node.name,
@@ -103,10 +106,14 @@ def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, 
 def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, ObservedTpu | None]:
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
-    ``node`` is the TPU in the run record. A TPU with the same name but another id counts as the
-    recreated TPU if it has this fleet's label. Without the label, a TPU in the same zone makes the
-    state FOREIGN. In another zone, the recreated TPU must be the only one with this name and label.
-    If the TPU of the launch is still listed, that TPU must be lost, and the recreated one must not.
+    ``node`` is the TPU in the run record. It may have been recreated: with the same name and this
+    fleet's label, but with another id or in another zone. The first case that applies decides:
+
+    - The TPU of the launch is listed. It is returned, unless its state is in DEAD and exactly one
+      recreated TPU in other zones is not; then that one is returned.
+    - Its zone has another TPU of this name. It is returned, with the state FOREIGN if it does not
+      have the label.
+    - Exactly one recreated TPU is in another zone. It is returned.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     same_zone = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -209,8 +216,8 @@ class Snapshot:
     def of(self, record: RunRecord) -> Observation:
         """Return the observation of one run.
 
-        The last list of TPUs decides the state of the run's TPU. The state is confirmed if the list
-        before the last one gives the same state.
+        The state of the run's TPU comes from the newest list in ``listings``. It is confirmed if
+        the list before the newest one gives the same state.
         """
         launch, listings = record.launch, self.listings
         states = [

@@ -111,7 +111,7 @@ class RecordStore(ABC):
 
     @abstractmethod
     def _locked(self, run: str) -> AbstractContextManager[None]:
-        """Return a context for a change, in which errors of the storage become RecordErrors."""
+        """Return a context for changing a record; it turns storage errors into RecordErrors."""
 
     @abstractmethod
     def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:

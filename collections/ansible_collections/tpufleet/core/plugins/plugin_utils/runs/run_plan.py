@@ -153,9 +153,10 @@ def check_shared_variables(hostvars: Mapping[str, Mapping[str, Any]]) -> None:
 def place_processes(
     workers: Sequence[Worker], name: str, sweep: tuple[Path, Sequence[Trial]] | None = None
 ) -> dict[str, Placement]:
-    """Return the process of each host, by host.
+    """Return the placement of each host's process, by host.
 
-    There is one run for each TPU, for each chip if the hosts are chips, and for each multislice.
+    Each TPU and each multislice gets one run. If the inventory has a host for each chip, each chip
+    gets one run.
     Raises RunError if a worker of a TPU is missing, since a run needs the whole slice.
 
     Args:

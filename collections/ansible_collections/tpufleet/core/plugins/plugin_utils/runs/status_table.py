@@ -48,7 +48,8 @@ def run_status(
         record_result: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
-        tpu: if set, only runs wanted on this TPU are included.
+        tpu: limits the wanted runs whose TPU is not READY, and the key ``wanted``, to this TPU;
+            empty for all TPUs.
     """
     worker_hosts = [host for host in hosts if host != "localhost"]
     states = {host: str(hostvars[host].get("tpu_state") or READY) for host in worker_hosts}
@@ -109,7 +110,11 @@ def run_fields(run: RunStatus) -> dict[str, Any]:
 
 
 def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
-    """Return a worker's status for scripts: its process, or why it has none."""
+    """Return a worker's status as fields of the JSON output.
+
+    These include the fields of its process. If it has none, they include the error in the
+    worker's answer, if any.
+    """
     text = worker_text(worker)
     fields = {"worker": worker.worker, "state": text, "text": text}
     if worker.process:

@@ -165,6 +165,7 @@ def bucket_target(to: str) -> str | None:
 def export_directory(run: str, attempt: int) -> PurePosixPath:
     """Return the directory on the worker to which an export without ``-e to=`` is written.
 
-    ``attempt`` is from the command's launch, so simultaneous exports use different directories.
+    ``attempt`` is the attempt number of the export itself, not that of the run's last launch, so
+    simultaneous exports use different directories.
     """
     return PurePosixPath(WorkerPaths().run_dir(run)) / f".export-{attempt}"

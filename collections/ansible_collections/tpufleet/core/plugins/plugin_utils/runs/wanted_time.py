@@ -107,9 +107,9 @@ def _phase_fields(
 
 
 def _next_phase(phase: str, event: Mapping[str, Any]) -> str:
-    """Return the phase of a run after an event; before the event it was ``phase``.
+    """Return the phase of a run after an event; ``phase`` is the one before it.
 
-    It is one of PHASES, or empty while an attempt runs.
+    The result is one of PHASES, or empty from the end of a launch until the next phase begins.
     """
     kind, action = event.get("kind"), event.get("action")
     if kind == EventKind.SETUP_STARTED:

@@ -232,10 +232,11 @@ def refused_process(situation: Situation) -> ProcessStatus | None:
 def first_ended(situation: Situation) -> ProcessStatus | None:
     """Return the process of the last attempt that ended first; None if none has ended.
 
-    Processes that are done, or that ended because of a peer, do not count. If no other process has
-    ended, return the peer that they report. How it ended may be unknown, or it may still be active
-    on a worker that lost its connection to the others. Without such a peer, all processes count.
-    A process without a known end counts as the last.
+    Ignores processes that are done, and processes that ended because a peer ended. If no other
+    process has ended, returns the peer that the ignored processes report. That peer may have ended
+    in an unknown way, or may still be active on a worker that lost its connection to the others.
+    If no peer of the run is reported, returns the first of all ended processes. A process whose
+    end time is unknown counts as the last.
     """
     ended = ended_processes(situation)
     failed_processes = [
@@ -325,7 +326,11 @@ def _count_crash(situation: Situation) -> Memory:
 def _act_within_budget(
     situation: Situation, action: Action, state: RunState, cause: Cause
 ) -> Decision:
-    """Decide to take an action after a crash, to replace the TPU of a bad worker, or to give up."""
+    """Decide to take ``action`` now or after a delay, unless the limits forbid it.
+
+    After too many crashes, decides to give up. If one worker failed first too often, decides to
+    replace its TPU, or to give up if the watch must not replace it.
+    """
     memory, limits = situation.memory, situation.limits
     if limits.crashes and memory.crashes > limits.crashes:
         return situation.give_up(cause, Cause.of(CauseCode.TOO_MANY_CRASHES, count=memory.crashes))
@@ -337,7 +342,10 @@ def _act_within_budget(
 
 
 def _has_bad_worker(situation: Situation) -> bool:
-    """Return whether one of several workers has been the first to fail too many times."""
+    """Return whether the same worker failed first in more than ``same_worker`` crashes in a row.
+
+    ``same_worker`` is in the watch's limits; 0 means no limit. False if the run has one worker.
+    """
     memory, limit = situation.memory, situation.limits.same_worker
     if not limit or not memory.bad_worker:
         return False

@@ -13,10 +13,7 @@ from ...module_utils.cloud.errors import one_line
 
 
 class WatchLog:
-    """A log that shows each line and appends it to the file ``path``.
-
-    With ``quiet`` lines are only shown, not written.
-    """
+    """A log that shows each line and, unless ``quiet``, appends it to the file ``path``."""
 
     def __init__(self, path: Path, quiet: bool) -> None:
         # The path must be absolute, because playbooks run in another directory and write files to

@@ -96,7 +96,7 @@ class Memory:
         return asdict(self)
 
     def without_wait(self) -> Memory:
-        """Return the memory without tries and without a delay before the next action."""
+        """Return the memory with ``tries`` reset to 0, and no delay before the next action."""
         return replace(self, tries=0, not_before=0.0)
 
     def with_step(self, step: int, is_active: bool) -> Memory:

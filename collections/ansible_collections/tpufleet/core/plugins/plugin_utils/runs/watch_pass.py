@@ -304,8 +304,8 @@ class WatchPass:
     ) -> bool:
         """Store a decision's memory and ``fields`` in the run record.
 
-        Returns False if the record was changed since it was read. If the decision is new, it is
-        added to the history, else ``event`` is.
+        Adds one event to the run's history: the decision if it is new, else ``event``, if any.
+        Returns False if the record was changed since it was read.
         """
         memory = decision.memory.fields()
         if self.check or (record.watch == memory and not fields and not event):

@@ -66,7 +66,7 @@ def decide_unreachable(situation: Situation) -> Decision:
         continues = Cause.of(CauseCode.RUN_CONTINUES, host=reachable[0].host)
         return situation.stay(RunState.UNREACHABLE, unreachable, continues)
     if not observed.any_worker_answers:
-        # This controller may have lost its own network connection while the run is healthy.
+        # No worker of any TPU answers, so this controller may be offline and the run healthy.
         return situation.stay(
             RunState.UNREACHABLE, unreachable, Cause(CauseCode.NO_WORKER_REACHABLE)
         )

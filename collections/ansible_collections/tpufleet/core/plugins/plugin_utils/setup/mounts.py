@@ -98,7 +98,7 @@ class Mount:
 
     @property
     def unit(self) -> str:
-        """The name of its systemd units, without their suffixes ``.mount`` and ``.automount``."""
+        """The name of the mount's systemd units, without ``.mount`` and ``.automount``."""
         return unit_of(self.path)
 
     @property
@@ -362,7 +362,10 @@ def mount_exports(
 
 
 def _disk_mount_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
-    """Return the mount point of the data disk with this path; empty if no data disk has it."""
+    """Return the mount point of the data disk that contains ``path``; empty if none does.
+
+    ``attached`` has the names of the data disks that are attached to the TPU.
+    """
     mount_points = [
         mount.path
         for mount in mounts

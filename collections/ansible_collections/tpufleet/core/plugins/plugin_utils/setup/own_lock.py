@@ -40,7 +40,8 @@ class Sources:
             tpufleet's requirements.
         extras: requirements that are added to those of the file.
         project: the directory with tpufleet's requirements (.in) and lock files (.lock).
-        jax_requirements: the name of tpufleet's files for these workers, without suffix.
+        jax_requirements: the name, without suffix, of the requirements and the lock file in
+            ``project`` for these workers.
     """
 
     requirements: Path | None
@@ -129,7 +130,8 @@ def parse_extras(extras: Sequence[str] | str) -> tuple[str, ...]:
 def is_current(sources: Sources, lock: Path) -> bool:
     """Return whether a lock file was made from these sources.
 
-    Returns False if it does not exist. Raises LockError, also if setup did not create the file.
+    Returns False if the lock file does not exist. Raises LockError if setup did not create the lock
+    file, or if a source cannot be read.
     """
     try:
         text = lock.read_text(encoding="utf-8")

@@ -21,8 +21,8 @@ class _PendingLine:
 class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    ``hosts`` are the workers; the names before a line are in this order. All times are seconds of
-    the same clock.
+    A line that several workers send is returned once, after their names. ``hosts`` are all workers,
+    in the order of the names. All times are seconds of the same clock.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:

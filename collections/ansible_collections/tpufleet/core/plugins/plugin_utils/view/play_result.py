@@ -30,7 +30,7 @@ def write_result(path: Path, failures: Iterable[Failure]) -> None:
 
 
 def read_error(path: Path) -> str:
-    """Return the first error in a result file as one line, after all hosts with it.
+    """Return one line: the hosts that have the first error of a result file, then the error.
 
     Returns an empty string if nothing failed. Raises ResultError if the file is not valid.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def unreachable_text(message: str, tpu: str = "") -> str:
-    """Return ssh's error, or Ansible's whole message if it has none.
+    """Return ssh's error from Ansible's ``message``; the whole message if it has no ssh error.
 
-    If the TPU's name is given, the text ends with the doctor command for it.
+    If ``tpu`` is given, the text ends with the command that runs doctor.yml for this TPU.
     """
     line = " ".join(message.split())
     reason = line[max(line.rfind("ssh: "), 0) :].rstrip(" :.")
