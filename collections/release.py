@@ -66,7 +66,8 @@ def check_changelog() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if not {version(), "Unreleased"} & set(headings[:1]):
         raise ReleaseError(
-            f"CHANGELOG.md: the first section is not {version()} ({headings[:1] or 'none'}). Add it"
+            f"CHANGELOG.md: the first section must be {version()} or Unreleased, not "
+            f"{' '.join(headings[:1]) or 'missing'}. Add it"
         )
 
 

@@ -294,4 +294,4 @@ def _confirm(local_cloud: LocalCloud) -> None:
             f"{local_cloud.command('down', '--yes')}"
         )
     if input(f"Type {local_cloud.name} to confirm: ").strip() != local_cloud.name:
-        raise CloudError("nothing was removed")
+        raise CloudError(f"nothing was removed, because {local_cloud.name} was not typed")

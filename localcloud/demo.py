@@ -212,7 +212,7 @@ def follow(cloud: LocalCloud, ssh: Sequence[str]) -> None:
     exited = json.loads(remote(ssh, f"sudo cat {RUN_DIRECTORY}/exit.json"))
     if (exited["code"], exited["status"]) != ("exited", "0"):
         raise DemoError(
-            f"the run ended with {exited}. To see why, run: "
+            f"the run failed ({exited['code']}, status {exited['status']}). To see why, run: "
             f"{cloud.playbook('playbooks/logs.yml', '-e', f'run={RUN}')}"
         )
 

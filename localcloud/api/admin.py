@@ -149,7 +149,8 @@ class Admin(Methods):
         try:
             self._lifecycle.preempt(node)
         except MachineError as error:
-            raise ApiError(500, f"{node.node_id} is preempted, but {error}") from error
+            message = f"{node.node_id} is preempted, but a machine cannot be deleted: {error}"
+            raise ApiError(500, message) from error
         current = self._nodes.find(node.uid)
         return write(current) if current else {}
 

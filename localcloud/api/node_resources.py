@@ -66,7 +66,7 @@ class NodeResources:
             config = self._network(body.get("networkConfig", {}), "node.networkConfig", zone)
             complete = {**body, "networkConfig": config}
         elif "networkConfig" in body:
-            raise invalid("node.networkConfigs", "set either networkConfig or networkConfigs")
+            raise invalid("node.networkConfigs", "set only one of networkConfig, networkConfigs")
         else:
             configs = [
                 self._network(config, f"node.networkConfigs[{index}]", zone)

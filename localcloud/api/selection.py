@@ -47,7 +47,7 @@ def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
         match = _TERM.fullmatch(clause)
         if match is None:
             raise invalid(
-                "filter", f"filter '{clause}' is not FIELD=VALUE, FIELD!=VALUE, FIELD:TEXT"
+                "filter", f"filter '{clause}' is not FIELD=VALUE, FIELD!=VALUE or FIELD:TEXT"
             )
         path = _path("filter", match[1], fields)
         terms.append(_Term(path, match[2], match[3].strip("\"'")))

@@ -58,7 +58,10 @@ class HostMachines(Machines):
         self.power_off(name)
         directory = self._directory(name)
         if mounted := mounts.below(directory):
-            raise MachineError(f"{name}: {mounted[0]} is still mounted. Nothing was removed")
+            raise MachineError(
+                f"{name}: {mounted[0]} is still mounted, so nothing was removed. Unmount it: "
+                f"umount {mounted[0]}"
+            )
         shutil.rmtree(directory, ignore_errors=True)
         if directory.exists():
             shutil.rmtree(directory)

@@ -369,4 +369,6 @@ def _output(command: list[str]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise CloudError(f"the local cloud needs apt on this host: {error}") from error
+        raise CloudError(
+            f"the local cloud needs Debian or Ubuntu: apt's settings can't be read here ({error})"
+        ) from error

@@ -89,7 +89,9 @@ class QemuMachines(HostMachines):
     def _set_fault(self, name: str, fault: MachineFault, *, is_active: bool) -> None:
         """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
         if fault == "full-disk":
-            raise MachineError(f"{name}: the host can't fill the disk of a qemu machine")
+            raise MachineError(
+                f"{name}: the host can't fill the disk of a qemu machine. Use nspawn machines"
+            )
         if fault == "cut":
             machine_faults.cut(self.tap(name), is_active)
             return

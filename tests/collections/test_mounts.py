@@ -227,7 +227,7 @@ def test_hyperdisk_ml_is_refused_on_a_tpu_that_does_not_support_it():
         (SHARED | {"path": "/etc/shared"}, "/etc/shared belongs to the system; use /mnt/NAME"),
         (SHARED | {"path": "/home"}, "/home belongs to the system; use /mnt/NAME"),
         (SHARED | {"server": "a b"}, "server: expected an inventory host"),
-        (SHARED | {"bucket": "b"}, "nfs does not have bucket; it has export, kind"),
+        (SHARED | {"bucket": "b"}, "unknown keys for kind nfs: bucket (expected export, kind"),
         (SHARED | {"mode": 1777}, "mode: expected a quoted octal mode"),
         (SHARED | {"options": ["rw,suid"]}, "options: expected a list of mount options"),
         (SHARED | {"read_only": "yes"}, "read_only: expected true or false"),
@@ -236,7 +236,7 @@ def test_hyperdisk_ml_is_refused_on_a_tpu_that_does_not_support_it():
         (DISK | {"disk": "a/b"}, "disk: expected the name of a data disk"),
         (DISK | {"device": "/dev/sdb"}, "device: expected a path below /dev/disk/by-id"),
         (DISK | {"device": "/dev/disk/by-id/../sdb"}, "device: expected a path below /dev"),
-        (DISK | {"read_only": True}, "disk does not have read_only"),
+        (DISK | {"read_only": True}, "unknown keys for kind disk: read_only"),
     ],
 )
 def test_an_invalid_entry_is_refused_with_what_is_expected(entry, message):

@@ -84,7 +84,7 @@ def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
 def test_an_unknown_tpu_is_named(power, local_api):
     local_api.ready("other", **ON_DEMAND)
 
-    assert "TPU solo: expected one TPU of this name (there is none)" in flat(power("stop"))
+    assert "TPU solo: no TPU of this name was found. See which TPUs" in flat(power("stop"))
 
 
 def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_secrets(
@@ -123,7 +123,7 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
 
     result = power("stop", "--limit", "localhost,tpu_other")
 
-    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(result)
+    assert "TPU solo (READY): its worker was not checked for active runs" in flat(result)
     assert result.returncode != 0
     assert local_api.node("solo")["state"] == "READY"
 
@@ -140,7 +140,7 @@ def test_a_ready_tpu_whose_worker_is_not_in_the_inventory_is_not_stopped(
     result = power("stop", inventory=str(inventory))
 
     assert result.returncode
-    assert "TPU solo (READY): its worker was not asked, so a run may be active" in flat(result)
+    assert "TPU solo (READY): its worker was not checked for active runs" in flat(result)
     assert local_api.node("solo")["state"] == "READY"
 
 

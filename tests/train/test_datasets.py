@@ -72,8 +72,8 @@ def test_a_changed_dataset_changes_the_corpus(cfg: DataConfig, rows: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text_key": "text"}, "data.dataset.text_key: {rows} row 0 has no text 'text' (line, n)"),
-        ({"text_key": "n"}, "data.dataset.text_key: {rows} row 0 has no text 'n' (line, n)"),
+        ({"text_key": "text"}, "{rows} row 0 has no text under the key 'text' (its keys: line, n)"),
+        ({"text_key": "n"}, "{rows} row 0 has no text under the key 'n' (its keys: line, n)"),
         ({"split": "valid"}, 'data.dataset: {rows}: ValueError: Unknown split "valid".'),
         ({"name": "large"}, "data.dataset: {rows}: ValueError: BuilderConfig 'large' not found"),
         ({"id": "./nowhere"}, "data.dataset.id: ./nowhere is neither a directory"),

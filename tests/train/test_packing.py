@@ -248,8 +248,8 @@ def test_held_out_documents_are_whole_and_not_trained_on(corpus: Corpus, cfg: Co
     [
         ("{", r"words.jsonl:2: is not JSON"),
         ("[1]", r"words.jsonl:2: must be a JSON object, not b'\[1\]"),
-        ('{"text": 1}', r"data.dataset.text_key: .*words.jsonl:2 has no text 'text' \(text\)"),
-        ('{"body": "a"}', r"data.dataset.text_key: .*words.jsonl:2 has no text 'text' \(body\)"),
+        ('{"text": 1}', r"text_key: .*:2 has no text under the key 'text' \(its keys: text\)"),
+        ('{"body": "a"}', r"text_key: .*:2 has no text under the key 'text' \(its keys: body\)"),
     ],
 )
 def test_an_invalid_line_is_refused_with_its_number(

@@ -42,7 +42,7 @@ def test_plain_parameters_that_another_program_wrote_are_checked_by_shape(tmp_pa
     arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain"))
     save_file(arrays, tmp_path / "other.safetensors")
     weights.check(config(tmp_path / "other.safetensors", model=MODERN))
-    with pytest.raises(ConfigError, match=r"l_down_fd is 2 x 64 x 16 there, and 3 x 64 x 16 in a"):
+    with pytest.raises(ConfigError, match=r"l_down_fd is 2 x 64 x 16, but .* needs 3 x 64 x 16$"):
         weights.check(config(tmp_path / "other.safetensors", model=MODERN | {"layers": 3}))
 
 
@@ -229,7 +229,7 @@ def test_a_tensor_without_a_parameter_of_the_model_is_refused(tmp_path: Path):
     arrays = load_file(directory / "model.safetensors")
     arrays["model.layers.0.self_attn.q_proj.bias"] = np.ones(D, np.float32)
     save_file(arrays, directory / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"has layers\.0\.self_attn\.q_proj\.bias, which no mod"):
+    with pytest.raises(ConfigError, match=r"layers\.0\.self_attn\.q_proj\.bias is not part of"):
         weights.check(config(directory, model=MODERN | {"rotary": {"factor": 8}}))
 
 

@@ -40,7 +40,7 @@ class Corpus:
             if meta.train < self._least(meta):
                 raise ConfigError(
                     f"data: {meta.name} has {meta.train} tokens to train on, fewer than the "
-                    f"{self._least(meta)} of one sequence"
+                    f"{self._least(meta)} of one sequence; use more data or a smaller model.context"
                 )
         if cfg.evaluate.every:
             self.check_heldout(", or set evaluate.every=0")

@@ -135,7 +135,8 @@ class ChatTemplate:
         if not after.startswith(before):
             raise CorpusError(
                 f"{origin}: the chat template renders earlier messages differently once an answer "
-                "is added, so the answer cannot be found. Set data.chat_template"
+                "is added, so the answer cannot be found. Set data.chat_template to the file of "
+                "another template"
             )
         return before, after
 

@@ -63,7 +63,10 @@ class PackedDocuments:
         self._heldout = _Packed(directory, "heldout", dtype, length, seed)
         self._order = lru_cache(maxsize=2)(self._order_of)
         if not len(self._train):
-            raise ConfigError(f"data: {directory.name} has no document with a token to learn")
+            raise ConfigError(
+                f"data: no document in {directory.name} has a token to learn within model.context "
+                f"({length}) tokens"
+            )
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return packed sequences by their numbers: int32 (rows, 4, length).
@@ -77,7 +80,9 @@ class PackedDocuments:
     def heldout(self, numbers: np.ndarray, count: int) -> np.ndarray:
         """Return the sequences at ``numbers`` among ``count`` evenly spaced held-out sequences."""
         if not len(self._heldout):
-            raise ConfigError("data.heldout: no held-out document has a token to learn")
+            raise ConfigError(
+                "data.heldout: no held-out document has a token to learn. Hold out more documents"
+            )
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)
         return self._heldout.at(chosen[numbers])
 

@@ -123,7 +123,10 @@ def _texts(rows: Iterator[Row], key: str) -> Iterator[Iterator[str]]:
         text = row.values.get(key, 0)
         if not isinstance(text, str | None):
             keys = ", ".join(map(str, row.values))[:200]
-            raise ConfigError(f"data.dataset.text_key: {row.origin} has no text {key!r} ({keys})")
+            raise ConfigError(
+                f"data.dataset.text_key: {row.origin} has no text under the key {key!r} "
+                f"(its keys: {keys})"
+            )
         yield iter((text or "",))
 
 

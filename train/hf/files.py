@@ -51,7 +51,7 @@ class Tensors:
         except (OSError, SafetensorError) as err:
             reason = getattr(err, "strerror", None) or " ".join(str(err).split())
             raise ConfigError(
-                f"init_from: must be a safetensors file, not {path}: {reason}"
+                f"init_from: {path} cannot be read as a safetensors file: {reason}"
             ) from err
         self.metadata |= file.metadata() or {}
         for name, tensor in tensors.items():
@@ -110,7 +110,10 @@ def _files(path: Path) -> list[Path]:
     files = index.get("weight_map")
     names = [*files.values()] if isinstance(files, dict) else []
     if not names or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
-        raise ConfigError(f"init_from: {path / INDEX}: weight_map must map names to file names")
+        raise ConfigError(
+            f"init_from: {path / INDEX}: weight_map must map names of weights to file names in "
+            "the same directory"
+        )
     return [path / name for name in sorted(set(names))]
 
 

@@ -166,15 +166,15 @@ class _Weights:
             is_positions = name in ("positions_td", GPT2.names["positions_td"])
             if actual != expected and not (is_longer and is_positions):
                 raise ConfigError(
-                    f"{source}: {name} is {_format_shape(actual)} there, and "
-                    f"{_format_shape(expected)} in a model of this config"
+                    f"{source}: the tensor {name} is {_format_shape(actual)}, but the config needs "
+                    f"{_format_shape(expected)}"
                 )
         for name in sorted(self.names.keys() - shapes.keys()):
             is_unused = self.family and self.family.unused.fullmatch(name)
             if not (is_unused or (self.model.tied and name == GPT2.names["head_dv"])):
                 raise ConfigError(
-                    f"{source} has {name}, which no model of this config has; this trainer cannot "
-                    "compute it"
+                    f"{source}: the tensor {name} is not part of the config's model, so this "
+                    "trainer cannot use these weights"
                 )
 
     def read(self, name: str, shape: tuple[int, ...], indices: Iterable[Index]) -> dict[Index, Any]:

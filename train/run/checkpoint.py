@@ -121,7 +121,7 @@ class Checkpoints:
         if step == ALL_DAMAGED:
             raise ConfigError(
                 f"{self.directory}: each checkpoint is damaged or was written by another program. "
-                "Restore a copy of an intact one, or move all away to start at step 0"
+                "Restore a copy of an intact one, or move all checkpoints away to start at step 0"
             )
         mesh.check_equal(
             repr((step, self._shared_text(step, 0 if run is None else SHARED_SECONDS))),

@@ -37,7 +37,10 @@ def restored_params(
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)
     if checkpoints.latest is None:
-        raise ConfigError(f"{directory}: no checkpoint there yet")
+        raise ConfigError(
+            f"{directory}: no checkpoint there yet; train until the first one is saved, or set "
+            "checkpoint.directory"
+        )
     if step is not None:
         checkpoints.select(step)
     params = {"params": abstract_state(cfg, mesh)["params"]}

@@ -212,7 +212,7 @@ class Rendezvous:
             if identity.get(field) != self.identity[field]:
                 peer_value = str(identity.get(field))[:100]
                 raise RendezvousError(
-                    f"{peer.name} arrived with {field} {peer_value}, "
+                    f"the workers differ in {field}: {peer.name} has {peer_value}, "
                     f"{self.name(0)} has {self.identity[field]}"
                 )
         return True
@@ -272,7 +272,7 @@ class Rendezvous:
                 for key, _ in selector.select(1):
                     messages = key.fileobj.receive()
                     if messages is None:
-                        raise RendezvousError(f"{key.fileobj.name} is gone")
+                        raise RendezvousError(f"lost the connection to {key.fileobj.name}")
                     answers.update(
                         (key.data, message["shared"]) for message in messages if "shared" in message
                     )

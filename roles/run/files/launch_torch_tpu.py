@@ -32,7 +32,7 @@ def torch_tpu_variables(placement, count, attributes=ATTRIBUTES):
         if (len(hosts), index.strip()) != (placement.workers, str(placement.worker)):
             raise ValueError(
                 f"this is worker {placement.worker} of {placement.workers} of the run, but worker "
-                f"{index.strip()[:9]} of {len(hosts)} of the TPU"
+                f"{index.strip()[:9]} of {len(hosts)} of the TPU; both must be the same"
             )
         topology = shape(tpu_env)
     except (OSError, ValueError) as error:
@@ -68,6 +68,8 @@ def shape(tpu_env):
     """
     bounds = {match[1]: match.groups()[1:] for match in _BOUNDS.finditer(tpu_env)}
     if len(bounds) != 2:
-        raise ValueError("the attribute tpu-env has no bounds of chips and hosts")
+        raise ValueError(
+            "the metadata attribute tpu-env has no valid CHIPS_PER_HOST_BOUNDS or HOST_BOUNDS"
+        )
     pairs = zip(*bounds.values())  # noqa: B905 - Python 3.9
     return ",".join(str(int(chips) * int(hosts)) for chips, hosts in pairs)

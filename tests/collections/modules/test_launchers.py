@@ -390,7 +390,7 @@ def test_torch_tpu_gets_the_same_addresses_and_the_whole_topology_on_every_worke
         ((1, 0), {}, "this is worker 0 of 1 of the run, but worker 1 of 2 of the TPU"),
         ((2, 0), {}, "this is worker 0 of 2 of the run, but worker 1 of 2 of the TPU"),
         ((2, 1), {"worker-network-endpoints": "10.0.0.2,$(reboot)"}, "$(reboot)"),
-        ((2, 1), {"tpu-env": "HOST_BOUNDS: '1,1,2'\n"}, "no bounds of chips and hosts"),
+        ((2, 1), {"tpu-env": "HOST_BOUNDS: '1,1,2'\n"}, "no valid CHIPS_PER_HOST_BOUNDS"),
         ((2, 1), {"tpu-env": None}, "404"),
     ],
 )

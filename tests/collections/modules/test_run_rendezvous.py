@@ -187,9 +187,9 @@ def test_if_worker_0_is_missing_none_starts_and_it_is_named(workers):
 @pytest.mark.parametrize(
     ("differs", "difference"),
     [
-        ({"release": "f" * 16}, f"release {'f' * 16}, pod-w0 has {RELEASE}"),
-        ({"python_env": "other"}, "environment other, pod-w0 has e"),
-        ({"run": "yours"}, "run yours, pod-w0 has mine"),
+        ({"release": "f" * 16}, f"release: pod-w1 has {'f' * 16}, pod-w0 has {RELEASE}"),
+        ({"python_env": "other"}, "environment: pod-w1 has other, pod-w0 has e"),
+        ({"run": "yours"}, "run: pod-w1 has yours, pod-w0 has mine"),
     ],
 )
 def test_a_worker_with_a_different_launch_prevents_the_start_of_all_workers(
@@ -202,7 +202,7 @@ def test_a_worker_with_a_different_launch_prevents_the_start_of_all_workers(
     assert (
         workers.report(0)["error"]
         == workers.report(1)["error"]
-        == f"pod-w1 arrived with {difference}"
+        == f"the workers differ in {difference}"
     )
 
 
@@ -289,7 +289,7 @@ def test_a_worker_that_dies_during_the_check_prevents_the_start(workers, shared,
     workers.started[2].kill()
 
     assert [workers.code(0), workers.code(1)] == [76, 76]
-    assert workers.report(1)["error"] == "pod-w2 is gone"
+    assert workers.report(1)["error"] == "lost the connection to pod-w2"
 
 
 def test_the_token_is_not_in_the_trainers_environment(workers):

@@ -92,7 +92,7 @@ def output_of(environment, playbook, *arguments):
 @in_both
 def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
     text = output_of(environment, "logs", "-e", f"run={run}")
-    assert f"no worker has run {run}. The log of attempt 2, from " in text
+    assert f"run {run}: no worker has it. The log of attempt 2, from " in text
     assert f"pod-w0: ValueError: the end of {run}" in text
 
 

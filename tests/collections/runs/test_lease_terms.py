@@ -186,7 +186,7 @@ def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock):
     [
         (0, "free"),
         (START_TIME + LEASE_S + MAX_SKEW_S, "a:1 is acting"),
-        *((until, "x: not a lease") for until in (1e12, -1, "soon", None)),
+        *((until, "x: its file is invalid") for until in (1e12, -1, "soon", None)),
     ],
 )
 def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
@@ -230,7 +230,7 @@ def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(
 ):
     documents.stored["x"] = document
 
-    with pytest.raises(RecordError, match="x: not a lease"):
+    with pytest.raises(RecordError, match="x: its file is invalid"):
         clock.leases(documents).acquire("x")
 
 

@@ -221,8 +221,12 @@ THIRD = FIRST | {"host": "localhost", "error": "not ready: pod-w1"}
         ({"failures": []}, 4, "exit code 4. See its output: tail watch.d/mine.log"),
         (None, 0, "exit code 0, it left no result. See its output: tail watch.d/mine.log"),
         ([], 0, "exit code 0, its result has no list of failures. See"),
-        ({"failures": ["text"]}, 2, "exit code 2, its result has an invalid failure. See"),
-        ({"failures": [FIRST | {"host": 7}]}, 2, "its result has an invalid failure"),
+        (
+            {"failures": ["text"]},
+            2,
+            "exit code 2, its result has a failure without a valid host. See",
+        ),
+        ({"failures": [FIRST | {"host": 7}]}, 2, "its result has a failure without a valid host"),
         ("{", 0, "its result cannot be read"),
     ],
 )

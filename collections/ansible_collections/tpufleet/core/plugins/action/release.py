@@ -154,7 +154,10 @@ class ActionModule(ActionBase):
             command += ["--rsync-path", f"mkdir -p {target} && rsync"]
             destination = f"worker:{target}/"
         else:
-            raise AnsibleActionFail(f"expected an ssh or local connection ({transport})")
+            raise AnsibleActionFail(
+                f"code can be copied to a worker only over ssh or a local connection, not "
+                f"{transport}. Set ansible_connection: ssh"
+            )
         with tempfile.TemporaryFile() as stderr:
             try:
                 result = subprocess.run(

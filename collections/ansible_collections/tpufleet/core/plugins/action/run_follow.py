@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
         forks = int(context.CLIARGS.get("forks") or constants.DEFAULT_FORKS)
         if len(hosts) > forks:
             raise AnsibleActionFail(
-                f"following {len(hosts)} workers needs {len(hosts)} forks ({forks}). Add "
+                f"following {len(hosts)} workers needs {len(hosts)} forks (now {forks}). Add "
                 f"--forks {len(hosts)}, or select fewer workers with --limit"
             )
         folder = Path(constants.DEFAULT_LOCAL_TMP) / f"follow-{self._task._uuid}"

@@ -251,7 +251,10 @@ class ActionModule(ActionBase):
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
         if not record.is_wanted:
-            raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
+            raise RunError(
+                f"run {run}: not launched, because its desired state is {record.wanted}. Start the "
+                f"run: ansible-playbook train.yml -e run={run} -e config=FILE"
+            )
         verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:
@@ -264,7 +267,8 @@ class ActionModule(ActionBase):
         others = sorted({placement.run for placement in placements.values()} - {run})
         if others:
             raise RunError(
-                f"expected only run {run} in a relaunch (also: {', '.join(others)}). Relaunch it: "
+                f"run {run}: not relaunched, because the selected workers would start other runs, "
+                f"too ({', '.join(others)}). Relaunch only this run: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
         return placements, {run: relaunched(record.launch, options["outputs"], placements, nodes)}

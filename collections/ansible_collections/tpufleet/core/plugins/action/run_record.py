@@ -41,7 +41,7 @@ class ActionModule(ActionBase):
             }
         )
         if options["wanted"] and not options["run"]:
-            raise AnsibleActionFail("run_record: a change needs the name of a run (run)")
+            raise AnsibleActionFail("run_record: the option wanted needs run, the name of a run")
         api = options["api"]
         try:
             store = RunStore.of(options["fleet_state"], api)

@@ -77,7 +77,8 @@ def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StatusError(
-            f"{file}: has no status in JSON ({error}). Use another file: -e status_json=FILE"
+            f"the status can't be read from {file} ({error}). Write it to another file: "
+            "-e status_json=FILE"
         ) from None
 
 

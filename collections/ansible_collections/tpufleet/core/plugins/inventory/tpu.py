@@ -296,7 +296,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         text = f"filters: {expression!r} can't be evaluated for TPU {node.where}{others}: {reason}"
         if self.get_option("strict"):
             raise NotConfigured(text)
-        self.display.warning(f"{text}. TPUs without a result are left out")
+        self.display.warning(f"{text}. The inventory leaves out such TPUs")
 
     def _known_hosts(
         self, nodes: list[Node], options: HostOptions, source: Source

@@ -67,9 +67,9 @@ def find(name: str, device: str | None) -> str:
         return str(path.resolve())
     available = sorted(p.name for p in Path("/dev/disk/by-id").glob("google-*"))
     raise UnusableDiskError(
-        f"{path} does not exist ({', '.join(available) or 'the worker has no data disks'}). Add it "
-        "to data_disks of the TPU in fleet.yml, then run: ansible-playbook playbooks/fill_disk.yml "
-        f"-e disk={name} -e source=DIRECTORY"
+        f"{path} does not exist (the worker's disks: {', '.join(available) or 'none'}). Add the "
+        "disk to data_disks of the TPU in fleet.yml, then run: "
+        f"ansible-playbook playbooks/fill_disk.yml -e disk={name} -e source=DIRECTORY"
     )
 
 

@@ -108,7 +108,8 @@ def main() -> None:
     if device_holders:
         module.fail_json(
             msg=f"the slice cannot be checked now ({device_holders[0]}). "
-            "Wait for its run, or stop it: ansible-playbook playbooks/kill.yml -e run=NAME"
+            "Wait until its run ends, or stop the run: "
+            "ansible-playbook playbooks/kill.yml -e run=NAME"
         )
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(paths.root / "bin/python"))
@@ -122,9 +123,9 @@ def main() -> None:
         )
     if output["sum"] != output["devices"] or output["devices"] < options["devices"]:
         module.fail_json(
-            msg=f"the slice has {output['devices']} devices, which computed the sum "
-            f"{output['sum']:.0f}; expected at least {options['devices']} devices and a sum equal "
-            "to their number. Recreate the TPU: "
+            msg=f"the slice has {output['devices']} devices, expected at least "
+            f"{options['devices']}; the sum of a 1 from each device is {output['sum']:.0f}, "
+            "expected the number of devices. Recreate the TPU: "
             "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
         )
     module.exit_json(changed=False, devices=output["devices"])

@@ -59,7 +59,9 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise DownloadError("another object has the name of its directory") from None
+        raise DownloadError(
+            f"its directory {target.parent} can't be created, because a file has this path"
+        ) from None
     partial = target.with_name(f".{target.name}.part")
     checksum = _hash_for(stored)
     try:
@@ -76,7 +78,7 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
         partial.replace(target)
     except IsADirectoryError:
         raise DownloadError(
-            "there are also objects below its name, so on disk its name is that of a directory"
+            "other objects' names begin with its name and a slash, so its local path is a directory"
         ) from None
     finally:
         partial.unlink(missing_ok=True)

@@ -225,7 +225,7 @@ class GoogleHttp:
                 continue
             except (GoogleAuthError, request_errors.RequestException, ValueError) as error:
                 raise errors.BadAnswer(
-                    f"can't {action}: {type(error).__name__} at {self.address}"
+                    f"can't {action}: the request to {self.address} failed ({type(error).__name__})"
                 ) from None
             if 200 <= reply.status_code < 300:
                 return reply

@@ -129,7 +129,9 @@ class QueuedResourceSpec:
         check_name(self.name)
         self.tpu.check()
         if self.count < 1:
-            raise NotConfigured(f"queued resource {self.where}: count is {self.count}")
+            raise NotConfigured(
+                f"queued resource {self.where}: count is {self.count}, but must be at least 1"
+            )
         if self.valid_for and self.valid_until:
             raise NotConfigured(
                 f"queued resource {self.where}: set either valid_for or valid_until"

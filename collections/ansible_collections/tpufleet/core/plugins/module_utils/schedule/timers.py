@@ -30,7 +30,8 @@ def run(words: list[str], given: str | None = None) -> str:
         raise ScheduleError(f"{words[0]}: {error.strerror}") from None
     if done.returncode != 0:
         output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise ScheduleError(f"{' '.join(words[:3])}: {output[0] if output else done.returncode}")
+        problem = output[0] if output else f"exit status {done.returncode}"
+        raise ScheduleError(f"{' '.join(words[:3])}: {problem}")
     return done.stdout
 
 
@@ -147,7 +148,8 @@ class Cron:
         done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
         # Only a missing crontab counts as empty; an unreadable crontab must not be overwritten.
         if done.returncode != 0 and "no crontab for" not in done.stderr:
-            raise ScheduleError(f"crontab -l: {done.stderr.strip() or done.returncode}")
+            problem = done.stderr.strip() or f"exit status {done.returncode}"
+            raise ScheduleError(f"crontab -l: {problem}")
         return done.stdout if done.returncode == 0 else ""
 
 

@@ -79,5 +79,7 @@ def read_marker(name: str, new: Path) -> dict:
     try:
         marker = json.loads((new / COMPLETE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise FromLeaderError(f"the leader has no complete {RSYNC_MODULE}/{name}") from None
+        raise FromLeaderError(
+            f"the leader's Python environment ({RSYNC_MODULE}/{name}) is incomplete"
+        ) from None
     return marker if isinstance(marker, dict) else {}

@@ -67,7 +67,7 @@ class Image:
         description = inspected[0] if isinstance(inspected, list) and inspected else None
         config = description.get("Config") if isinstance(description, Mapping) else None
         if not isinstance(config, Mapping):
-            raise ValueError("the engine describes no image")
+            raise ValueError("the engine's image inspect returned no Config")
         pairs = [str(line).partition("=") for line in config.get("Env") or []]
         env = {name: value for name, _, value in pairs if VARIABLE.fullmatch(name)}
         return cls.parse(root, {"env": env, "directory": config.get("WorkingDir") or "/"})

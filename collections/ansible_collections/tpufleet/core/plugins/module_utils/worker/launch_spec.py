@@ -133,7 +133,7 @@ def _env(value: Any) -> dict[str, str]:
     for name, text in checked(value, Mapping).items():
         is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
         if not is_name or not is_text(text, _MAX_TEXT):
-            raise ValueError("has an item that is not an environment variable")
+            raise ValueError("has an invalid name or value of an environment variable")
     return dict(value)
 
 

@@ -232,8 +232,8 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
     """Raise RunError if masking a secret in logs would also mask parts of other text."""
     if problem := unmaskable_secrets(secrets):
         raise RunError(
-            f"secrets: {problem}. Ansible would also mask parts of other words or numbers. Choose "
-            "another value, or set what is not secret with env instead: "
+            f"secrets: {problem}. Ansible masks this text everywhere in its output, also in other "
+            "words or numbers. Choose another value, or set what is not secret with env instead: "
             "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
         )
 
@@ -269,8 +269,9 @@ def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
     """
     if problem := unmasked_secrets(variables):
         raise RunError(
-            f"{option}: {problem}. List names that are not secret in {ALLOWED}, also to be set in "
-            f"{option}. Move the others to secrets, in a vault: {VAULT} "
+            f"{option}: {problem}. If a value is not secret, list its name (separated by commas) "
+            f"in {ALLOWED}, also a variable of {option}. Move the others to secrets, in a vault: "
+            f"{VAULT} "
             "(INVENTORY is the inventory in use, such as inventory/gcp)"
         )
 

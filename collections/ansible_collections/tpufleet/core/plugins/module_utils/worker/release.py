@@ -235,7 +235,9 @@ def install(
         finally:
             if new.exists():
                 remove(new)
-    raise ReleaseError(f"the pushed files do not match release {name}: {summary(problems)}")
+    raise ReleaseError(
+        f"the pushed files do not match release {name}: {summary(problems)}. Run this again"
+    )
 
 
 def linked_release(link: Path, releases: Path) -> Path | None:

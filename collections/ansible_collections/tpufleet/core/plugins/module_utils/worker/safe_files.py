@@ -177,7 +177,8 @@ def _trusted_link(directory: int, name: str, count: int) -> PurePath:
     folder, trusted = os.fstat(directory), (0, os.geteuid())
     is_open_to_others = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
     if folder.st_uid not in trusted or link.st_uid not in trusted or is_open_to_others:
-        raise OSError(errno.ELOOP, f"{name} is a link that another user may have made", name)
+        message = f"{name} is a link that another user may have made, so it is not followed"
+        raise OSError(errno.ELOOP, message, name)
     if count > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
     return PurePath(os.readlink(name, dir_fd=directory))

@@ -147,7 +147,8 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                 content = archive.extractfile(member) if _WHEEL.match(member.name) else None
                 if content is None:
                     raise EnvError(
-                        f"the controller's archive holds {member.name}, which is not a wheel"
+                        f"the archive of wheels from the controller has {member.name}, which is "
+                        "not a wheel"
                     )
                 with (new / member.name).open("wb") as stream:
                     shutil.copyfileobj(content, stream)
@@ -155,7 +156,10 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                     (new / member.name).unlink()
                     raise EnvError(f"{member.name} does not match a hash in the lock file")
     except tarfile.TarError as error:
-        raise EnvError(f"the controller's archive cannot be read: {error}") from None
+        raise EnvError(
+            f"the archive of wheels from the controller cannot be read ({error}). "
+            "Send it again: ansible-playbook setup.yml"
+        ) from None
     remove_unusable(new, lock)
     new.replace(folder)
 

@@ -57,7 +57,7 @@ def chip_hosts(
         if not chips or missing:
             missing_text = f"chip {missing[0]}" if chips else "chips"
             raise AnsibleFilterError(
-                f"{worker} has no {missing_text} (number of its chips: {chips})"
+                f"{worker} has no {missing_text} (chips: {chips}, numbered from 0)"
             )
         inherited = {name: host[name] for name in INHERITED_VARIABLES if name in host}
         hosts += [

@@ -44,8 +44,8 @@ def match(
         unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
         if unlisted:
             raise NotConfigured(
-                f"tpu_fleet, {tpu.name}: the inventory does not list the zone {unlisted[0]} "
-                f"({', '.join(zones)}). Add it to zones in tpu.yml"
+                f"tpu_fleet, {tpu.name}: the inventory does not list the zone {unlisted[0]}, "
+                f"only {', '.join(zones)}. Add the zone to zones in tpu.yml"
             )
     nodes = list(nodes)
     present: dict[str, Node] = {}

@@ -225,7 +225,8 @@ def _values(entry: Mapping[str, Any], context: str) -> dict[str, Any]:
             isinstance(value, str) for value in pairs.values()
         ):
             raise NotConfigured(
-                f"{context}: {key}: expected a mapping to strings; quote numbers, true and false"
+                f"{context}: {key}: expected a mapping with strings as values; "
+                "quote numbers, true and false"
             )
         values[key] = {str(name): str(value) for name, value in pairs.items()}
     for key in _LIST_KEYS:

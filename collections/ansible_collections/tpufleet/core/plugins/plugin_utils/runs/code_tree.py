@@ -48,7 +48,8 @@ def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = Fals
     for code_path in code_paths:
         if not any(is_below(path, code_path) for path in paths):
             raise ReleaseError(
-                f"{code_path} of code_paths has no file in {root} (or git ignores it)"
+                f"{code_path} of code_paths does not exist in {root}, has no files, or is ignored "
+                "by git. Correct code_paths"
             )
     selected = [
         path
@@ -58,7 +59,9 @@ def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = Fals
     if not selected:
         raise ReleaseError(f"there is no code in {root}: it has no file, or git ignores all files")
     if MANIFEST in selected:
-        raise ReleaseError(f"{root / MANIFEST} has the name of a release's own manifest: rename it")
+        raise ReleaseError(
+            f"{root / MANIFEST}: this name is reserved for a release's manifest. Rename the file"
+        )
     return selected
 
 
@@ -121,7 +124,10 @@ def stage(
     """
     entries = build(root, list_code(root, code_paths, is_own=is_own), follow=is_own)
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
-        raise ReleaseError(f"{root}: damaged, a file differs from the release's manifest")
+        raise ReleaseError(
+            f"{root}: the cached release is damaged (it differs from the release's manifest). "
+            "Launch the run from its code: ansible-playbook train.yml -e code=DIRECTORY"
+        )
     target.mkdir(parents=True)
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a string
         (target / folder).mkdir(parents=True, exist_ok=True)
@@ -142,7 +148,9 @@ def copy(source: str, destination: str) -> None:
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
-        raise ReleaseError(f"{printable(source)} vanished while it was read: push again") from error
+        raise ReleaseError(
+            f"{printable(source)} was deleted while the code was being copied. Run this again"
+        ) from error
 
 
 def staged(code: str, code_paths: Sequence[str], *, is_own: bool = False) -> tuple[Path, str]:

@@ -72,7 +72,7 @@ class _Document:
             or type(generation) is not int
         ):
             raise RecordError(
-                f"lease {name}: not a lease. Remove watch/runs/{name}.json from fleet_state"
+                f"lease {name}: its file is invalid. Remove watch/runs/{name}.json from fleet_state"
             )
         return cls(holder, float(until), generation)
 

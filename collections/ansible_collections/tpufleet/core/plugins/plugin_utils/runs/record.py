@@ -135,7 +135,7 @@ def parse_record(run: str, value: object) -> RunRecord:
     if not RUN_NAME.fullmatch(run):
         raise InvalidRecordError(run, "run", "is not a valid run name")
     if value.get("run") not in (None, run):
-        raise InvalidRecordError(run, "run", "is not the name in the record's path")
+        raise InvalidRecordError(run, "run", "differs from the run name in its path")
 
     def read(name: str, check: Check, default: Any = None) -> Any:
         field_value = value.get(name)

@@ -159,7 +159,8 @@ class RecordFolder(RecordStore):
                 yield
         except OSError as error:
             raise RecordError(
-                f"can't write to {error.filename}: {error.strerror}. Fix it, or set fleet_state"
+                f"can't write to {error.filename}: {error.strerror}. Fix this, or set fleet_state "
+                "to another directory"
             ) from error
 
     def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:

@@ -143,8 +143,8 @@ def _parse(entry: object, number: int) -> Mount:
     allowed = {*keys, *_COMMON_KEYS, *(() if kind.is_disk else ("read_only",))}
     if unknown := sorted(str(key) for key in entry if key not in allowed):
         raise ValueError(
-            f"entry {number}: {kind.value} does not have {', '.join(unknown)}; "
-            f"it has {', '.join(sorted(allowed))}"
+            f"entry {number}: unknown keys for kind {kind.value}: {', '.join(unknown)} "
+            f"(expected {', '.join(sorted(allowed))})"
         )
     values = {key: _text(entry, key, rule, number) for key, rule in keys.items()}
     path = values.pop("path")

@@ -54,5 +54,5 @@ def read_error(path: Path) -> str:
 def _text(failure: object, name: str) -> str:
     text = failure.get(name) if isinstance(failure, dict) else None
     if not isinstance(text, str):
-        raise ResultError("its result has an invalid failure")
+        raise ResultError(f"its result has a failure without a valid {name}")
     return text
