@@ -70,8 +70,8 @@ class Losses:
         with file.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             offset, last = self._positions.get((file, inode), (0, b""))
-            # A trainer that resumes will repeat some steps, and removes their lines from the file.
-            # If the line that was read last is no longer there, read the whole file again.
+            # When a trainer resumes, it removes the lines of the steps that it will repeat. If the
+            # line that was read last is no longer there, read the whole file again.
             stream.seek(offset - len(last))
             if stream.read(len(last)) != last:
                 offset = stream.seek(0)

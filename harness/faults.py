@@ -178,8 +178,8 @@ def _no_release(run: DisturbedRun) -> None:
     cache, hidden = _releases(), _releases().with_name("releases-away")
     cache.rename(hidden)
     try:
-        # The watch looks for the release only before it launches the run again or gives up. Before
-        # that, all trainers must have ended, which may take some passes.
+        # The watch looks for the release only when all trainers have ended, which may take some
+        # passes.
         message, pass_count = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: message in "".join(run.passes[pass_count:]), 120)
         before = run.record()

@@ -18,7 +18,7 @@ NAN_STEP = 20
 
 
 class Loss:
-    """The loss of a step: ready immediately or never, and NaN from step NAN_STEP on."""
+    """The loss of a step: NaN from step NAN_STEP on. ``is_ready`` never changes its answer."""
 
     def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
         self.loss, self.factor = loss, np.nan if step >= NAN_STEP else 1

@@ -224,9 +224,9 @@ THIRD = FIRST | {"host": "localhost", "error": "not ready: pod-w1"}
         (
             {"failures": ["text"]},
             2,
-            "exit code 2, its result has a failure without a valid host. See",
+            "exit code 2, a failure in its result has no valid host. See",
         ),
-        ({"failures": [FIRST | {"host": 7}]}, 2, "its result has a failure without a valid host"),
+        ({"failures": [FIRST | {"host": 7}]}, 2, "a failure in its result has no valid host"),
         ("{", 0, "its result cannot be read"),
     ],
 )

@@ -251,10 +251,7 @@ class ActionModule(ActionBase):
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
         if not record.is_wanted:
-            raise RunError(
-                f"run {run}: not launched, because its desired state is {record.wanted}. Start the "
-                f"run: ansible-playbook train.yml -e run={run} -e config=FILE"
-            )
+            raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
         verify_release(Path(options["code"]))
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:

@@ -361,10 +361,7 @@ def _read_appended(
 
 
 def _unchanged(file: IO[bytes], stream: Stream) -> int:
-    """Compare ``stream.marks`` with the file; return the position of the last before a mismatch.
-
-    Returns 0 if no mark matches.
-    """
+    """Return the highest position up to which all marks match the file; 0 if none matches."""
     offset = 0
     for mark in reversed(stream.marks):
         if _mark(file, mark.position) != mark:

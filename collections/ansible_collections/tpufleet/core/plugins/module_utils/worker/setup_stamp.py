@@ -24,7 +24,7 @@ def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
 
 
 def is_set_up(root: Path) -> bool:
-    """Return whether setup has finished here, and its programs have this WORKER_FORMAT."""
+    """Return whether setup has finished on this worker, with programs of format WORKER_FORMAT."""
     return read_stamp(root) is not None and _installed_format(root) == WORKER_FORMAT
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
+from ...module_utils.worker.release import build, release_id
+from ..runs.code_tree import list_code
 
-def files_checksum(directories: Sequence[str]) -> str:
-    """Return the SHA-256 of the relative paths and contents of all files below the directories.
+
+def files_checksum(directories: Iterable[str]) -> str:
+    """Return a checksum of the relative paths and contents of all files below the directories.
 
     README.md, bytecode and hidden files are left out. A link counts with its target's content.
     """
-    digest = hashlib.sha256()
-    for directory in map(Path, directories):
-        for file in sorted(directory.rglob("*")):
-            path = file.relative_to(directory)
-            hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-            if not hidden and path.name != "README.md" and file.is_file():
-                content = hashlib.sha256(file.read_bytes()).hexdigest()
-                digest.update(f"{content} {directory.name}/".encode() + os.fsencode(path) + b"\0")
-    return digest.hexdigest()
+    return " ".join(_checksum(Path(directory)) for directory in directories)
+
+
+def _checksum(root: Path) -> str:
+    paths = (path for path in list_code(root, is_own=True) if not _is_ignored(path))
+    return release_id(build(root, paths, follow=True))
+
+
+def _is_ignored(path: str) -> bool:
+    parts = Path(path).parts
+    return parts[-1] == "README.md" or any(part.startswith(".") for part in parts)

@@ -54,5 +54,5 @@ def read_error(path: Path) -> str:
 def _text(failure: object, name: str) -> str:
     text = failure.get(name) if isinstance(failure, dict) else None
     if not isinstance(text, str):
-        raise ResultError(f"its result has a failure without a valid {name}")
+        raise ResultError(f"a failure in its result has no valid {name}")
     return text
