@@ -182,7 +182,7 @@ def test_a_program_that_is_missing_or_fails_is_named(tmp_path):
     for script, reason in (
         ("print('  one\\ntwo  '); exit(1)", "one"),
         ("import sys; sys.stderr.write('worse\\n'); print('one'); exit(1)", "worse"),
-        ("exit(7)", "7"),
+        ("exit(7)", "exit status 7"),
     ):
         with pytest.raises(ScheduleError) as caught:
             run([sys.executable, "-c", script, "not shown"])
