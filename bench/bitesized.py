@@ -66,7 +66,8 @@ class TpufleetSide:
         from train.run.contract import Contract, Heartbeat, check_writable
         from train.run.loop import Run
 
-        # One extra step, so that the last turn does not include the checkpoint at the end.
+        # Add a step that no turn runs, so that the last turn does not include the checkpoint at the
+        # end of the training.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         cores = os.cpu_count() or 1

@@ -31,5 +31,5 @@ def unit_program(
         "TPUFLEET_ATTEMPT": str(spec.attempt),
         "TPUFLEET_RUN_DIR": str(directory / "run"),
     }
-    # -I as in the program's shebang line.
+    # Use -I, as the shebang line of bin/attempt does.
     return [sys.executable, "-I", str(directory / "bin/attempt"), "begin", "mine"], variables

@@ -11,7 +11,7 @@ from tests.localcloud.api.local_api import LocalApi
 # No deadline per example, because a busy machine misses it.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
-# For make mutants it is enough that a test fails: do not search for the smallest example.
+# `make mutants` needs only to know whether a test fails, so do not search for the smallest example.
 settings.register_profile(
     "mutants", deadline=None, database=None, phases=[Phase.generate], max_examples=10
 )

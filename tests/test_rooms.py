@@ -48,7 +48,7 @@ def test_the_trainers_core_and_data_do_not_import_their_users(part: str, others:
 
 
 def imported(file: Path) -> Iterator[Path]:
-    """Yield the collection's files that a file imports when it runs."""
+    """Yield the collection's files that a file imports, except under ``if TYPE_CHECKING``."""
     statements: list[ast.AST] = [ast.parse(file.read_text())]
     while statements:
         node = statements.pop()

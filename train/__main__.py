@@ -108,7 +108,7 @@ def _run(job: Job) -> int:
         # A normal exit would wait in JAX's shutdown barrier, even for processes that have died.
         _exit_immediately(contract.CRASHED)
     if cfg.report.wandb:
-        # At a normal exit, wandb waits minutes for W&B's servers if they do not answer.
+        # Avoid a normal exit: wandb would wait minutes for W&B's servers if they do not answer.
         import jax
 
         jax.distributed.shutdown()

@@ -244,8 +244,8 @@ class NodeTable(ZonalTable[Node]):
         Call it after the node's machines are deleted.
         """
         with self._database.transaction():
-            # Release worker 0's internal address last: with early reuse, the next node's worker 0
-            # then gets the same address again.
+            # Release worker 0's internal address last: if a test requests early reuse of addresses,
+            # the next node's worker 0 then gets this address.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
             self._addresses.release(
                 [address for row in self._database.rows(query, uid) for address in row]

@@ -184,8 +184,8 @@ class Queue:
         return error or f"{node_id} was deleted"
 
     def _follow_nodes(self, request: QueuedResource) -> bool:
-        # Use one transaction. Otherwise, a reset that begins after the nodes were read would be
-        # marked as done at once.
+        # Read the nodes and finish the reset operation in one transaction. Otherwise, a reset that
+        # begins in between would be marked as finished at once.
         with self._database.transaction():
             nodes = self._nodes.of_queued_resource(request.uid)
             states = {node.state for node in nodes}

@@ -89,7 +89,8 @@ def disturbed(fleet, config):
             slow_down_training(fleet)
             yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
         finally:
-            # An existing cloud stays up, so leave neither a run nor limits behind.
+            # An existing cloud stays up after the tests, so stop the run and remove the bandwidth
+            # limits.
             fleet.play("playbooks/kill.yml", "-e", f"run={run}")
             remove_limits(machine_links(fleet.cloud))
 
@@ -149,7 +150,7 @@ def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, confi
     assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
         disturbed.losses.by_step
     )
-    # Only a deleted machine may lose lines before they are read.
+    # Losses may be missing only if a machine was deleted before its last lines were read.
     lost = reached - len(disturbed.losses.by_step)
     deletions = sum(fault.loses_machines for fault in SELECTED)
     assert lost <= deletions * CHECKPOINT_EVERY

@@ -121,7 +121,10 @@ class _Connection(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _forward  # noqa: N815 - the base class's names
 
     def _discovery(self) -> bytes:
-        """Return the discovery document that google-api-python-client bundles; default v2."""
+        """Return the discovery document of the host's API, which google-api-python-client bundles.
+
+        The query parameter ``version`` selects the version of the API; the default is v2.
+        """
         (version,) = parse_qs(urlsplit(self.path).query).get("version", ["v2"])
         text = get_static_doc(self.host.partition(".")[0], version)
         return json.dumps(json.loads(text)).encode()

@@ -52,7 +52,7 @@ class Bridge(grpc.GenericRpcHandler):
         self._server.start()
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a method, or None if the method has no rule."""
+        """Return the handler of a method, or None if ``_RULES`` does not contain the method."""
         name = handler_call_details.method.rpartition("/")[2]
         if name not in _RULES:
             return None

@@ -29,7 +29,8 @@ Client = Callable[..., dict[str, Any]]
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The Python interpreter of an environment in which the lock files' clients are installed."""
     uv, place = ROOT / ".venv/bin/uv", tmp_path_factory.mktemp("clients") / "env"
-    # Trust the system's certificates, as requirements/install-venv does: the index may need it.
+    # Trust the system's certificates, as requirements/install-venv does: the server of the
+    # package index may have a certificate that only the system trusts.
     variables = {**os.environ, "UV_SYSTEM_CERTS": "true"}
     make = [uv, "venv", "--quiet", "--python", sys.executable, place]
     subprocess.run(make, env=variables, check=True)

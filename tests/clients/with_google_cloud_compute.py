@@ -1,4 +1,4 @@
-"""Calls of a local cloud with the clients of google-cloud-compute.
+"""Calls to a local cloud's API with the clients of google-cloud-compute.
 
 Prints the results as JSON. Needs the environment of requirements/clients.lock and the proxy of
 google_front.py.

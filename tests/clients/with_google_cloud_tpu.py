@@ -1,6 +1,7 @@
-"""Calls of a local cloud with google-cloud-tpu: ``with_google_cloud_tpu.py ENDPOINT CERT KEY``.
+"""Calls to a local cloud's API with google-cloud-tpu.
 
-Prints the results as JSON. Needs the environment of requirements/clients.lock.
+Usage: ``with_google_cloud_tpu.py ENDPOINT CERT KEY``. Prints the results as JSON.
+Needs the environment of requirements/clients.lock.
 """
 
 import json
@@ -13,7 +14,8 @@ from google.api_core import exceptions
 from google.cloud import tpu_v1, tpu_v2, tpu_v2alpha1
 from google.protobuf import field_mask_pb2
 
-# Not tests.clients.grpc_bridge: this file runs as a script in the directory of the module.
+# Do not import tests.clients.grpc_bridge: this file runs as a script, and only its own directory
+# is in sys.path, not the repository's root.
 from grpc_bridge import Bridge
 
 HERE = "projects/local-fleet/locations/us-central2-b"

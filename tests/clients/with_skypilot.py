@@ -1,7 +1,7 @@
-"""Calls of a local cloud with SkyPilot's provisioner of TPU VMs.
+"""Calls to a local cloud's API with SkyPilot's provisioner of TPU VMs.
 
-Prints the results as JSON. Needs the environment of requirements/clients.lock and the proxy of
-google_front.py.
+Prints the results as JSON. Needs the environment of requirements/clients.lock and
+requirements/clients-skypilot.lock, and the proxy of google_front.py.
 """
 
 import json

@@ -39,7 +39,7 @@ def make(api: TpuApi, *entries, **options) -> list[Result]:
 
 
 def fleet_options(folder: Path, *entries) -> tuple[str, str]:
-    """Write a fleet file with these entries; return the options of a playbook that load it."""
+    """Write a fleet file with these entries; return the ansible-playbook options that load it."""
     file = folder / "fleet.json"
     file.write_text(json.dumps({"tpu_fleet": entries}))
     return ("-e", f"@{file}")

@@ -1,6 +1,6 @@
 """Modules that call the cloud request no change with --check, nor when they run a second time.
 
-The API's log shows what they request. A module that is missing from the table fails a test here.
+The API's log shows what they request. A test fails if such a module is missing from ``TABLE``.
 """
 
 import re
@@ -99,7 +99,8 @@ def calls_the_cloud(name: str) -> bool:
     while todo:
         file = todo.pop()
         visited.add(file)
-        # Other tests cover records in a bucket; filters change nothing.
+        # Skip the code for run records in a bucket, which other tests cover, and filters, which
+        # change nothing.
         imported = {
             path
             for path in imports_of(file)
@@ -143,7 +144,10 @@ def create_resources(api: LocalApi) -> None:
 
 
 def steps_of(log: Path) -> Iterator[dict]:
-    """Yield three tasks per entry, the first in check mode; their names have the log's length."""
+    """Yield three tasks per entry of ``TABLE``, the first in check mode.
+
+    The name of a task includes the length of the API's log at the start of the task.
+    """
     length = f"{{{{ lookup('ansible.builtin.file', '{log}', rstrip=false) | length }}}}"
     for number, (key, (options, _)) in enumerate(TABLE.items()):
         for step in STEPS:
@@ -168,7 +172,7 @@ class PlaybookResult:
         return re.findall(task, self.output)[0]
 
     def counts(self, number: int) -> list[int]:
-        """Return how many changes the API received before the steps, and up to each step's end."""
+        """Return how many changes the API has received before the first and after each step."""
         lengths = [*map(int, re.findall(r"TASK \[Task \d+ \w+ at (\d+)\]", self.output))]
         ends = [*lengths, len(self.log)][number * len(STEPS) :][: len(STEPS) + 1]
         return [len(changes(self.log[:end])) for end in ends]

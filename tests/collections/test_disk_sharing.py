@@ -224,7 +224,7 @@ PLANS = {
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """The descriptions or errors of all plans, which one play makes."""
+    """The description or the error of each of ``PLANS``; one play makes all of them."""
     folder = tmp_path_factory.mktemp("plans")
     local_api = LocalApi(folder / "cloud")
     local_api.ready("demo", labels=OURS)

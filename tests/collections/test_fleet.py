@@ -389,7 +389,8 @@ def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):
 
     (result,) = create(CloudTpus(api), fleet, {}, options)
 
-    # The node is deleted soon after the preemption, so either the node or its request is found.
+    # The node is deleted soon after the preemption, so create finds either the node or only its
+    # queued resource.
     assert result.msg in {
         f"{kind} demo (us-central2-b) is not ours" for kind in ("Node", "QueuedResource")
     }

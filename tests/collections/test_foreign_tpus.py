@@ -1,4 +1,4 @@
-"""Foreign TPUs: shown in one line, left alone unless named, and how to adopt them."""
+"""TPUs without the fleet's label: shown in one line, left alone unless named, and adopted."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How the role jax chooses the proof of an environment."""
+"""How the role jax chooses the proof that an environment works: by env_proof or the lock file."""
 
 import json
 

@@ -53,7 +53,7 @@ def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
 
 
 def create_lock(folder: Path) -> Path:
-    """Create mine.lock as setup.yml does, from mine.in and the index in this directory."""
+    """Create mine.lock as setup.yml does, from mine.in and the package index in ``folder``."""
     lock = folder / "mine.lock"
     sources = Sources(folder / "mine.in", (), ROOT / "requirements", "worker-cpu")
     lock.write_text(lock_text(sources, lock, variables(folder / "index"), upgrade=False))

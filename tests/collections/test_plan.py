@@ -1,4 +1,4 @@
-"""The plan: missing, unwanted and dead TPUs, and the chips that they hold."""
+"""The plan of a fleet: TPUs to create, TPUs not in the fleet file, dead requests, and chips."""
 
 from dataclasses import replace
 from datetime import date

@@ -197,7 +197,7 @@ def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, ver
 
 
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
-    """Schedule a delete on a controller that has only cron, which refuses it; return the output."""
+    """Try to schedule a delete on a controller without systemd, which fails; return the output."""
     crontab = folder / "crontab"
     crontab.write_text("#!/bin/sh\n[ $1 != -l ] || { echo no crontab for me >&2; exit 1; }\n")
     crontab.chmod(0o755)
@@ -407,7 +407,7 @@ V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
 
 
 def fleet_of_demo(folder: Path, *zones: str) -> tuple[str, ...]:
-    """Write a fleet file with the TPU demo in these zones; return the options that load it."""
+    """Write a fleet file whose TPU demo may be in any of these zones; return options to load it."""
     return fleet_options(folder, {"name": "demo", "zones": [*zones], **V2_8})
 
 
@@ -453,7 +453,7 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
     fault = {"unreachable": ["us-east1-d"]}
     local_api.faults(**fault)
     before = local_api.log().count(" request POST /v2/")
-    # A static inventory with what the plugin returned while all zones answered.
+    # A static inventory with the variables that the inventory plugin sets for a partial list.
     api = {
         "project": "local-fleet",
         "endpoint": local_api.endpoint,
@@ -478,7 +478,10 @@ def test_a_partial_list_stops_the_verb_before_it_changes_anything(environment, l
 
 
 def two_tpus(folder: Path) -> tuple[str, ...]:
-    """Write a fleet file with a and b in different zones; return the options that load it."""
+    """Write a fleet file with the TPUs a and b in different zones.
+
+    Return the options that load it and make every ssh connection fail.
+    """
     zones = {"a": "us-central1-b", "b": "us-central1-c"}
     entries = [{"name": name, "zone": zone, **V2_8} for name, zone in zones.items()]
     return (*fleet_options(folder, *entries), "-e", "ansible_ssh_executable=/bin/false")

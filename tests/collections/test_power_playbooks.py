@@ -22,7 +22,10 @@ HERE = (
 
 @pytest.fixture
 def power(local_api, tmp_path):
-    """Return a function that runs a playbook for the TPU solo, whose worker has no active unit."""
+    """Return a function that runs stop_tpu.yml or start_tpu.yml for the TPU solo.
+
+    A stand-in for systemctl reports no active unit on its worker.
+    """
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "systemctl").write_text("#!/bin/sh\n")

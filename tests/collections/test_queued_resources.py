@@ -27,7 +27,7 @@ GONE = error(404, "not found")
 
 
 def request(state="ACTIVE", created="2026-11-21T10:00:00Z", spec=DEMO, **fields):
-    """Write a queued resource as the API does."""
+    """Return a queued resource as the API represents it."""
     return {
         "name": f"projects/{PROJECT}/locations/{ZONE}/queuedResources/{spec.name}",
         "createTime": created,

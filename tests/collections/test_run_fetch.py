@@ -186,7 +186,7 @@ def test_a_file_of_the_same_length_with_other_content_is_downloaded_again(bucket
 
 
 def listed_as(bucket, **fields):
-    """Make the bucket list all objects with these fields; return the bucket."""
+    """Replace these fields of each object in the bucket's listing; return the bucket."""
     listed = [replace(stored, **fields) for stored in bucket.list()]
     bucket.list = lambda: listed
     return bucket
@@ -378,4 +378,4 @@ def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
     output = flat(result)
     assert result.returncode != 0
     assert "no finished checkpoint (10: it has no commit_success.txt" in output
-    assert output.index("Copy what the run has written") < output.index("no finished checkpoint")
+    assert output.index("Copy an archive of the run") < output.index("no finished checkpoint")

@@ -34,7 +34,7 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
 
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
-    """A directory with a file of a role, its documentation and bytecode."""
+    """A directory with one role: a task file, a README and a bytecode file."""
     folder = tmp_path / "roles"
     for name in ("base/tasks/main.yml", "base/README.md", "base/__pycache__/filter.pyc"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

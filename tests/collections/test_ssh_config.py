@@ -71,7 +71,7 @@ def test_an_unsupported_ssh_argument_is_an_error_that_names_the_worker():
 
 @pytest.fixture
 def laptop(environment, local_api, tmp_path):
-    """The environment variables of a user without an ssh file; the fleet has TPUs demo and old."""
+    """Environment variables of a user without an ssh configuration; TPUs demo and old exist."""
     local_api.ready("demo", labels=OURS)
     local_api.ready("old", labels=OURS)
     return {**environment, "HOME": str(tmp_path)}

@@ -46,7 +46,7 @@ PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "
 
 
 def google_storage(scripted, url, *, message, bucket_exists, may_list=True):
-    """Make the server answer like the JSON API for an empty bucket; return the bucket's client."""
+    """Make the server answer as Google does for an empty or missing bucket; return its client."""
     bucket_url = BucketUrl.parse(url)
     not_found = error(
         404, message.format(bucket=bucket_url.bucket, name=bucket_url.full_name("a.json"))

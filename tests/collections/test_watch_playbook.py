@@ -102,7 +102,8 @@ def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
     assert result.returncode != 0
     for field in ("tpu", "placement", "env", "workers", "fence", "wanted_since"):
         assert f"invalid record: {field} " in output
-    # A command may have any text, so the record of run r0-0 is valid, and its TPU is gone.
+    # The record of run r0-0 is valid, because its hostile texts are in fields that accept any text.
+    # The pass finds that its TPU is gone.
     assert "run r0-0: preempted: its TPU is gone: recreate" in log(cached_release)
     assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(cached_release)
     assert local_api.node("demo")["state"] == "READY"

@@ -185,5 +185,8 @@ def make_targets(text: Text) -> list[str]:
 
 
 def installers(text: Text) -> list[tuple[str, list[str]]]:
-    """Return the ``requirements/install-*`` commands in a text: ``system`` or ``venv``; sets."""
+    """Return the ``requirements/install-*`` commands in a text.
+
+    Each is a kind, ``system`` or ``venv``, and the names of the package sets to install.
+    """
     return [(match["kind"], match["sets"].split()) for match in _INSTALL.finditer(text.text)]

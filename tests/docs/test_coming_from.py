@@ -1,4 +1,4 @@
-"""Each row of docs/coming_from.md names a command of this project, or why there is none.
+"""Each row of docs/coming_from.md names a command or a setting, or says why there is none.
 
 Each command on that page and in the cookbook is run by a test, or listed in ``NOT_RUN``.
 """
@@ -29,7 +29,10 @@ NOT_RUN = {
 
 
 def choices_of(command: list[str]) -> Iterator[str]:
-    """Yield the options of a command; values only if they are in ``CHOICES`` or name a module."""
+    """Yield the options of a command.
+
+    The value of an option is included only if it is in ``CHOICES`` or is the name of a module.
+    """
     options = iter(command[1:])
     for option in options:
         if option in ("-m", "--limit", "--tags"):

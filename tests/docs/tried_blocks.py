@@ -181,7 +181,8 @@ def _patterns(node: ast.expr, names: dict[str, ast.expr]) -> list[str]:
         value: ast.expr | None = node.value
         if isinstance(value, ast.Name):
             name, value = value.id, names.get(value.id)
-            # Remove this name, because a variable may be assigned from itself: x = (*x, "more").
+            # Remove the name, to end the recursion if a variable is assigned from itself:
+            # x = (*x, "more").
             names = {other: element for other, element in names.items() if other != name}
         elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
         return [pattern for element in elements for pattern in _patterns(element, names)]

@@ -187,7 +187,7 @@ def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_
     assert "demo-w1" in played.output
     rows = fleet.status("alone", tmp_path)
     assert [row for row in rows.values() if row["state"] == "training"] == []
-    # A new server boots the machines that should run.
+    # Restart the local cloud's server, which then boots the machine that was powered off.
     processes.end(f"--directory={fleet.cloud.directory}", grace_s=10)
     cloud.up(fleet.cloud, report=print)
     deadline = time.monotonic() + 120
@@ -223,7 +223,7 @@ def test_a_tunnel_forwards_a_loopback_port_to_a_worker_until_it_is_closed(fleet)
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> tuple[str, ...]:
-    """The arguments of ansible-playbook that launch a foreign JAX trainer."""
+    """The arguments of ansible-playbook that launch the JAX trainer examples/plain_jax.py."""
     code = tmp_path_factory.mktemp("plain")
     shutil.copy(PROJECT_ROOT / "examples/plain_jax.py", code)
     command = 'command="tpufleet_launch jax -- python plain_jax.py {checkpoints}"'
@@ -231,7 +231,7 @@ def plain(tmp_path_factory) -> tuple[str, ...]:
 
 
 def kill_plain(fleet) -> int:
-    """Kill the foreign trainer, which then saves; return the step that it saved."""
+    """Kill the run of plain_jax.py; return the step that the trainer saved before it exited."""
     fleet.must_play("playbooks/kill.yml", "-e", "run=plain")
     assert json.loads(fleet.read(0, "/var/lib/tpufleet/runs/plain/exit.json"))["status"] == "75"
     return int(re.findall(r"(?m)^step (\d+)$", fleet.log("plain"))[-1])

@@ -25,7 +25,7 @@ while True:
     time.sleep(1)
 """
 SWALLOWS = "trap '' TERM\npython3 saves.py &\nwhile true; do sleep 1; done\n"
-# The service that stores output has the same user as trainers.
+# Search for the trainers' commands, because the service that stores output has the same user.
 NO_PROCESS = (
     "! pgrep -u tpufleet --full 'stubborn|saves|wrapper'"
     " && ! systemctl --quiet is-active 'tpufleet-run@*'"

@@ -1,4 +1,4 @@
-"""Trainers that need tpufleet_launch, and environments that are proven without JAX."""
+"""Trainers that need tpufleet_launch, and environments that setup checks without JAX."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def fleet(tmp_path_factory):
 
 
 def proof(fleet: Fleet, worker: str) -> dict:
-    """Return the newest proof of an environment on a worker."""
+    """Return a worker's newest ``*.proof.json``: how setup checked that an environment works."""
     return json.loads(
         fleet.on(worker, "sh", "-c", "cat $(ls -t /opt/tpufleet/envs/*.proof.json | head -n 1)")
     )

@@ -37,7 +37,7 @@ MAX_CONNECTIONS, CONNECT_TIMEOUT_S = 500, 1.0
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    # In the inventory, because watch.yml and restart.yml take the secrets from there.
+    # Put the secrets into the inventory, because watch.yml and restart.yml read them from there.
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
     with own_or_existing_cloud("no-way-in") as cloud:
         fleet = Fleet(cloud, inventory)
@@ -178,7 +178,10 @@ def private_lines(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def launched(fleet, tmp_path_factory):
-    """A run with secrets: the output and files of all verbs at -vvv, and their command lines."""
+    """A run with secrets, on which playbooks such as train.yml and kill.yml have run at -vvv.
+
+    The fixture has their output, their files, and the secrets that were seen in command lines.
+    """
     directory = tmp_path_factory.mktemp("guarded")
     state, logs, code = directory / "state", directory / "logs", directory / "code"
     code.mkdir()

@@ -45,7 +45,7 @@ def fleet():
 
 @pytest.fixture(scope="module")
 def controller(fleet, tmp_path_factory):
-    """The environment variables of setup, with which ssh detects an unreachable worker quickly."""
+    """Environment variables for setup.yml. They make ssh detect an unreachable worker quickly."""
     reuse = "-C -o ControlMaster=auto -o ControlPersist=600s"
     return {
         **os.environ,
@@ -60,7 +60,7 @@ def controller(fleet, tmp_path_factory):
 
 
 def start_setup(controller):
-    """Start setup in a new session; return its process."""
+    """Start setup.yml in a new session; return its process."""
     return subprocess.Popen(
         ["ansible-playbook", "setup.yml"],
         cwd=PROJECT_ROOT,
@@ -83,14 +83,14 @@ def wait_for_task(play, task):
 
 
 def kill_at(controller, task):
-    """Start setup, and kill it with all its processes at a task."""
+    """Start setup.yml, and kill it with all its child processes during a task."""
     with start_setup(controller) as play:
         assert wait_for_task(play, task), task
         kill_tree(play.pid)
 
 
 def lose_worker_at(controller, task, fleet, fault):
-    """Start setup, inject a fault into the second worker at a task, and return the output."""
+    """Start setup.yml, inject a fault into the second worker during a task; return the output."""
     with start_setup(controller) as play:
         assert wait_for_task(play, task), task
         inject(fleet, fault)
@@ -136,7 +136,7 @@ def test_an_interrupted_setup_leaves_no_stamp_and_the_next_one_writes_it(fleet, 
         if point in (CUT, OFF):
             fault, recovery = ("cut", "reconnect") if point == CUT else ("power-off", "power-on")
             output = lose_worker_at(controller, point, fleet, fault)
-            # Setup completes the leader and reports the failed worker.
+            # Setup succeeds on the leader, demo-w0, and reports that demo-w1 failed.
             assert "demo-w1" in output.rpartition("PLAY RECAP")[2]
             assert re.search(r"demo-w1 .*(unreachable|failed)=1", output)
             assert list(stamps(fleet)) == [0]

@@ -42,12 +42,12 @@ class Output:
         self.folder = bucket_dir / f"runs/{RUN}/{attempt}/{process_id}"
 
     def stored(self, name: str) -> list[dict]:
-        """Return the steps in complete lines of the log or the metrics in the bucket."""
+        """Return the steps in the bucket's ``log`` or ``metrics``, without incomplete lines."""
         segments = sorted((self.folder / name).glob("[0-9]*[0-9]"))
         return steps(b"".join(segment.read_bytes() for segment in segments).decode())
 
     def written(self, name: str) -> list[dict]:
-        """Return the steps in complete lines on the disk; none while the worker is off."""
+        """Return the steps in the worker's ``log`` or ``metrics``; none while the worker is off."""
         file = {"log": "log", "metrics": "metrics.jsonl"}[name]
         try:
             return steps(self.fleet.read(self.process_id, f"/var/lib/tpufleet/runs/{RUN}/{file}"))

@@ -29,7 +29,7 @@ class Controller:
         return self.fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
 
     def wait_for_commands(self) -> list[str]:
-        """Wait until the watch has run twice more; return the logged commands of other verbs."""
+        """Wait until the watch has run twice more; return the other logged commands."""
         count = f"$(grep -c watch.yml {LOG} || true)"
         self.sh(f"n={count}; until test {count} -ge $((n + 2)); do sleep 0.2; done")
         return [line for line in self.fleet.read(0, LOG).splitlines() if "watch.yml" not in line]
@@ -97,7 +97,7 @@ def test_a_timer_runs_at_its_time(controller):
 
 
 def test_a_missed_time_is_not_caught_up(controller):
-    """The stamp is old and the time has passed, as after a night with the controller off."""
+    """systemd's stamp of the timer is old, as if the controller was off at the scheduled time."""
     name = "tpufleet-do-kill-mine"
     hour_ago = controller.sh("date -d '1 hour ago' +%H:%M").strip()
     backdate = f"touch -d '2 days ago' {STAMPS}/stamp-{name}.timer"

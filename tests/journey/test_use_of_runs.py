@@ -14,7 +14,7 @@ SET = f"set='\"{SMALL} sample.length=20\"'"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Two TPUs and a done run on two workers, over which its parameters were sharded."""
+    """Two TPUs, and a run that is done and whose parameters were sharded over two workers."""
     tpus = [fleet_entry("demo", 2), fleet_entry("solo", 1)]
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), tpu_fleet=tpus)
     with fleet_set_up("use", inventory) as fleet:

@@ -1,4 +1,4 @@
-"""The watch alone recovers a run that loses its TPU, with the losses of an undisturbed run.
+"""The watch alone recovers a run whose TPU is lost; each step has the same loss as without that.
 
 Each test continues where the previous one in this file ended. Records and checkpoints are in the
 cloud's bucket, as with several controllers.
@@ -132,7 +132,7 @@ def test_a_crashed_trainer_is_relaunched(fleet, config):
 
 
 def test_a_done_run_stays_done_when_its_tpu_is_lost(fleet, config):
-    """No pass has observed the end of the run; only its done marker in the bucket is left."""
+    """The watch has not observed that the run ended; only a done marker in the bucket shows it."""
     launch = ("train.yml", "-e", f"config={config}", "-e", "run=finished", "-e", "wait=started")
     fleet.must_play(*launch, "-e", "set=steps=5")
     deadline = time.monotonic() + 180

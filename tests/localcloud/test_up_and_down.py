@@ -18,7 +18,7 @@ YES = argparse.Namespace(yes=True)
 
 @pytest.fixture
 def local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
-    """A cloud's directory without a cloud; the host is not changed."""
+    """A cloud that is not running; its directories and the host's lock are in ``tmp_path``."""
     monkeypatch.setenv("TPUFLEET_LOCALCLOUD_DIR", str(tmp_path / "clouds"))
     monkeypatch.setattr(cloud, "_HOST_LOCK", tmp_path / "lock")
     local_cloud = LocalCloud.of("one")
@@ -29,7 +29,7 @@ def local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
 
 @pytest.fixture
 def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the clouds that were taken down; they have only directories."""
+    """Replace ``cloud.down`` with removal of the directory; return the names it was called for."""
     names = []
 
     def down(local_cloud: LocalCloud, *, report: cloud.Report) -> None:

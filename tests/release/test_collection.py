@@ -14,7 +14,7 @@ UNTRACKED = "requirements/untracked.txt"
 
 @dataclass(frozen=True)
 class Installed:
-    """The archive, the directory in which it is installed, and variables that select it."""
+    """The collection's archive, where it is installed, and variables by which Ansible finds it."""
 
     archive: Path
     directory: Path

@@ -145,7 +145,10 @@ def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Att
         process_overrides: dict[int, list[str]] | None = None,
         **options: Any,
     ) -> Attempt:
-        """Process i gets ``overrides`` and ``process_overrides[i]``; Attempt gets ``options``."""
+        """Start a run.
+
+        Process i gets ``overrides`` and ``process_overrides[i]``; Attempt gets ``options``.
+        """
         options["environment"] = QUICKLY_COMPILED | options.get("environment", {})
         processes = range(options.get("processes", PROCESSES))
         overrides_of = {i: [*overrides, *(process_overrides or {}).get(i, [])] for i in processes}

@@ -1,6 +1,6 @@
 """Runs ``python -m train run`` with losses that are NaN from step NAN_STEP on.
 
-Process 0 gets the metrics of a step immediately, process 1 as late as allowed. Run by
+Process 0 gets the metrics of a step immediately, process 1 as late as MAX_IN_FLIGHT allows. Run by
 test_other_processes.py; the arguments are a config and overrides.
 """
 
@@ -18,7 +18,7 @@ NAN_STEP = 20
 
 
 class Loss:
-    """The loss of a step: NaN from step NAN_STEP on. ``is_ready`` never changes its answer."""
+    """The loss of a step: NaN from step NAN_STEP on. ``is_ready()`` returns a constant."""
 
     def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
         self.loss, self.factor = loss, np.nan if step >= NAN_STEP else 1

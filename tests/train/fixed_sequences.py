@@ -22,7 +22,10 @@ def logits_of(params: model.Params, tokens_bt: np.ndarray, cfg: Config) -> jax.A
 
 @partial(jax.jit, static_argnums=2)
 def mean_loss(params: model.Params, sequences: np.ndarray, cfg: Config) -> jax.Array:
-    """Return the mean loss of the learned tokens of sequences (b, t + 1) or (b, 4, t + 1)."""
+    """Return the mean loss of the learned tokens.
+
+    ``sequences`` are tokens (b, t + 1) or packed documents (b, 4, t + 1), as in ``model.loss``.
+    """
     count = model.learned_tokens(sequences[None])
     return model.loss(params, sequences, cfg, None, count)
 
@@ -46,7 +49,10 @@ def fixed_batches(cfg: Config, steps: int) -> np.ndarray:
 
 
 def losses(cfg: Config, steps: int, devices: jax.sharding.Mesh | None = None) -> np.ndarray:
-    """Return the losses of the first steps, on the current mesh, if any."""
+    """Return the losses of the first steps on ``fixed_batches``.
+
+    ``devices`` is the current mesh, if one is set.
+    """
     n, batches = cfg.compute.steps_per_call, fixed_batches(cfg, steps)
     state, values_of_steps = jax.jit(step.fresh_state, static_argnums=0)(cfg), []
     for i in range(0, steps, n):

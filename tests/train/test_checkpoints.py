@@ -194,7 +194,7 @@ def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(saved: Pa
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
-    """Return the text that a process compares with the others when it opens a new directory."""
+    """Open a directory as the given process; return the text it passes to mesh.check_equal."""
     texts = []
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_index", lambda: process)
@@ -227,7 +227,10 @@ def test_a_process_waits_until_it_sees_the_file_of_process_0(
 def test_only_the_newest_temporary_checkpoint_is_kept(
     make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
-    """Processes agree eight calls after each request, so they save every 16 steps."""
+    """Temporary checkpoints are saved every 16 steps.
+
+    A save follows eight training calls after its request, the next request eight calls after that.
+    """
     cfg = make_config(checkpoint={"every": 15, "keep": None, "minutes": 1e-9})
     assert train_here(cfg, tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"15", "30", "40"}
@@ -305,7 +308,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
 
 
 def remove_option(saved: Path, section: str, option: str) -> None:
-    """Make the newest checkpoint look older than an option."""
+    """Remove an option from the newest checkpoint, as if it was saved before the option existed."""
     manifest = saved / "40" / MANIFEST
     content = json.loads(manifest.read_text())
     del content["of"][section][option]

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
 def results(
     config_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[int, str]]:
-    """Exit code and error of each case, from one Python process in which importing JAX fails."""
+    """Run CASES in one Python process that cannot import JAX; return exit codes and errors."""
     directory = tmp_path_factory.mktemp("cases")
     uv = directory / "uv"
     uv.write_text("#!/bin/sh\necho 'no route' >&2\nexit 2\n")
@@ -124,7 +124,7 @@ def test_a_mismatch_with_the_model_s_shapes_is_refused_before_joining(
 def test_sigterm_while_weights_are_downloaded_removes_partial_files(
     config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The handler exits through all ``with`` blocks, so that temporary directories are removed."""
+    """The SIGTERM handler raises SystemExit, so ``with`` blocks remove temporary directories."""
     from train.hf import weights
 
     handlers = []

@@ -121,7 +121,10 @@ def test_a_data_directory_that_cannot_be_created_is_a_config_error(cfg: DataConf
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory of the current user; root continues as nobody, so that permissions apply."""
+    """Yield a directory of the current user, with a text file.
+
+    If the user is root, the test continues as nobody, because permissions do not limit root.
+    """
     user_id = os.geteuid()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

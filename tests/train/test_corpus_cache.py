@@ -137,7 +137,7 @@ def test_an_uploaded_corpus_is_not_uploaded_again(cfg, uploaded):
 
 @pytest.fixture
 def worker(tmp_path: Path, cfg: DataConfig) -> Callable[[int], list[Path]]:
-    """Prepare the corpus as one of three workers, which share only the checkpoints."""
+    """Prepare the corpus on one of three workers, which share only the checkpoint directory."""
 
     def prepare_on(number: int) -> list[Path]:
         run_contract = Contract("run", tmp_path, tmp_path / "checkpoints", "w0:1", 3, number)

@@ -32,7 +32,7 @@ TALKS = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[inde
 
 @pytest.fixture
 def page_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that the page names, in the current directory."""
+    """Change to a new directory with the files that docs/data.md names; return the directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()
     for i in range(2):

@@ -31,7 +31,7 @@ FILES = {
 
 
 class Hub(BaseHTTPRequestHandler):
-    """HTTP server of the hub: only the requests that download the repository ``owner/name``."""
+    """Fake Hugging Face hub: answers only requests that download the repository ``owner/name``."""
 
     paths: ClassVar[list[str]] = []
     """Paths of all requests so far."""
@@ -97,9 +97,9 @@ print(read_meta(prepared).vocabulary)
 def run(
     program: str, name: str, hub: str, directory: Path, *arguments: str, home: str = "."
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a new process, because the client reads its environment at import.
+    """Run Python code in a new process, because huggingface_hub reads variables at import.
 
-    The code runs in ``directory``, and the hub's cache is in ``home`` below it.
+    The code runs in ``directory``; huggingface_hub keeps its cache in ``home`` below it.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = environment | {

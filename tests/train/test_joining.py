@@ -1,4 +1,4 @@
-"""Agreement of processes on a save."""
+"""Save requests, by which processes agree to save a checkpoint at the same step."""
 
 import jax
 import jax.numpy as jnp

@@ -93,7 +93,7 @@ json.dump(seen, sys.stdout)
 
 @pytest.fixture(scope="module")
 def spread(on_four_devices: Callable[..., Any]) -> dict[str, list[float]]:
-    """Losses on four devices."""
+    """The losses of each config in SPREAD on four devices."""
     return on_four_devices("-c", MESH)
 
 

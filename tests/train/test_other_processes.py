@@ -175,7 +175,7 @@ def test_verbs_give_the_same_results_on_one_and_two_processes(
 def test_processes_that_see_a_divergence_at_different_calls_end_before_a_save(
     launch: Callable[..., Attempt], tmp_path: Path
 ):
-    """Process 0 gets the metrics of a step immediately, process 1 as late as allowed."""
+    """Process 0 gets a step's metrics immediately, process 1 as late as MAX_IN_FLIGHT allows."""
     overrides = [*OVERRIDES, "steps=1000000", "checkpoint.every=24"]
     attempt = launch(tmp_path, overrides, program=("tests.train.diverging",))
     assert attempt.codes() == [NOT_A_NUMBER, NOT_A_NUMBER], attempt.logs()

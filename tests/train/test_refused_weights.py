@@ -1,4 +1,4 @@
-"""Weights of another model and invalid or incomplete files are refused, with the fix."""
+"""Weights of another model and invalid or incomplete files are refused; errors name the fix."""
 
 import json
 from pathlib import Path

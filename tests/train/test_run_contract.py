@@ -196,7 +196,10 @@ def test_finished_with_wait_returns_all_steps_in_order():
 
 
 class SlowDevice:
-    """Device that computes each call in ``seconds``, with a clock that only waiting advances."""
+    """Fake device on which each call takes ``seconds``.
+
+    It is also the clock, whose time advances only while a result is awaited.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.now, self.busy_until = seconds, 0.0, 0.0

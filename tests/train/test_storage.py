@@ -1,4 +1,4 @@
-"""new_directory, if several processes create the same directory at the same time."""
+"""train.storage.new_directory, when several processes create the same directory at once."""
 
 from train.storage import new_directory
 

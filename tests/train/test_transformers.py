@@ -33,7 +33,7 @@ CONTEXT, VOCABULARY = 64, 1030
 
 @dataclass(frozen=True)
 class Case:
-    """A model of transformers, and the same model in our config."""
+    """A model of transformers, and the trainer's config options for the same model."""
 
     config: str
     options: dict[str, Any]
@@ -153,7 +153,7 @@ def imported(cfg: Config) -> model.Params:
 
 @pytest.fixture(scope="module")
 def exported_models(original_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that contains the export of each imported model and its logits."""
+    """A directory with the exported model of each case and its logits in transformers."""
     directory = tmp_path_factory.mktemp("exported")
     for name, case in CASES.items():
         cfg = case.cfg(original_models / name)
@@ -180,7 +180,7 @@ def test_an_exported_model_has_the_original_logits_in_transformers(
 
 @dataclass(frozen=True)
 class Published:
-    """A published model: config.json, the overrides of a preset that give it, and its size."""
+    """A published model: its config.json, the preset and overrides that match it, and its size."""
 
     content: dict[str, Any]
     preset: str

@@ -1,4 +1,4 @@
-"""The watchdog ends a run that hangs, even if nothing can be written."""
+"""The watchdog ends a run that hangs, even if its disk is full."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from train.run.watchdog import Watchdog
 
 
 class Ended(BaseException):
-    """Stands in for the end of the process."""
+    """Raised instead of calling os._exit, which would end the test's process."""
 
 
 def end(code: int) -> None:

@@ -66,8 +66,8 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
         return directories
     with cache.pulse():
         directories = prepare_all(cfg, cache.fetch)
-        # Upload before this process initializes JAX. That waits for all processes, and the others
-        # wait for the uploaded copy before they initialize JAX.
+        # Upload before this process initializes JAX. JAX's initialization waits for all processes,
+        # and the others wait for the uploaded copy before they initialize JAX.
         for directory in directories:
             cache.upload(directory)
     return directories

@@ -159,7 +159,7 @@ class Tokenizer:
         if self.encoding is None:
             return len(tokens)
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # This decode omits special tokens, which are not text, so they must not be counted.
+        # Unlike self.decode, this method omits special tokens, which must not be counted.
         decode = self.encoding.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
@@ -288,7 +288,7 @@ def from_definition(definition: bytes, settings: Settings = Settings()) -> Token
     except Exception as err:  # the library raises no narrower type
         raise ValueError(err) from err
 
-    # A fine-tuning script may have enabled truncation and padding in the file: disable them.
+    # A fine-tuning script may have saved the tokenizer with truncation or padding: disable them.
     encoding.no_truncation()
     encoding.no_padding()
 

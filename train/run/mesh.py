@@ -188,7 +188,7 @@ def free_port() -> int:
 def _bypass_proxies(host: str) -> None:
     """Make gRPC connect to the coordinator directly, even if the environment sets a proxy."""
     if any(os.environ.get(f"{kind}_proxy") for kind in ("grpc", "https", "http")):
-        # gRPC reads only the lower-case names.
+        # gRPC reads only the lower-case names of the proxy variables.
         excluded = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")  # noqa: SIM112
         os.environ["no_grpc_proxy"] = ",".join(filter(None, [excluded, host]))  # noqa: SIM112
 

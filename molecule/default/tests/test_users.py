@@ -1,4 +1,4 @@
-"""Accounts of users on the workers: listed, invalid, and removed from the list."""
+"""User accounts on the workers: users in ``users_accounts``, invalid entries, removed users."""
 
 import json
 

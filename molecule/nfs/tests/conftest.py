@@ -1,4 +1,4 @@
-"""The NFS server and its client."""
+"""The two workers under test: the leader, which is the NFS server, and an NFS client."""
 
 import os
 from pathlib import Path

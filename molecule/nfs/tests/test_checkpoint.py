@@ -38,7 +38,10 @@ def packages(server, tmp_path_factory) -> str:
 
 
 def both(server, client, verb: str, port: int) -> list[str]:
-    """Run a process on each machine, with the server as coordinator; return their last lines."""
+    """Run save_and_restore.py on both machines; return the last line of the output of each.
+
+    The process on the server is the JAX coordinator.
+    """
     address = server.check_output("ip -4 -br address show dev eth0").split()[2].split("/")[0]
 
     def one(host, number: int) -> str:

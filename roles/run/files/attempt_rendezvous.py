@@ -64,8 +64,8 @@ class Rendezvous:
             "release": spec.release,
             "environment": environment,
         }
-        # Workers check that a local path is the same directory on all of them. A bucket always is
-        # the same.
+        # Workers check that a local path is the same directory on all of them. A bucket needs no
+        # check: its address names the same bucket on every worker.
         is_local = "://" not in spec.checkpoints and not spec.volatile_checkpoints
         self.checkpoints = spec.checkpoints if is_local else ""
         self.shared_seconds = shared_seconds
@@ -240,7 +240,7 @@ class Rendezvous:
             digest = hashlib.sha256(content.encode()).hexdigest()
             for peer in arrived.values():
                 peer.send({"read": str(path), "digest": digest})
-            # Wait longer than the others try to read the file.
+            # Wait longer than the other workers try to find the file (``shared_seconds``).
             answers = self.collect(arrived, time.monotonic() + self.shared_seconds + 10)
         finally:
             with contextlib.suppress(OSError):

@@ -121,7 +121,7 @@ def nowhere() -> str:
 
 
 def viewed(output: str) -> str:
-    """Return the failures in a playbook's output, which the recap follows."""
+    """Return the lines of a playbook's output from the first failure up to the recap."""
     lines = output.splitlines()
     first = next(n for n, line in enumerate(lines) if re.match("FAILED|UNREACHABLE", line))
     last = next(n for n, line in enumerate(lines) if n > first and re.match(r"\S+ : ok=", line))

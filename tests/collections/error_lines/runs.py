@@ -111,7 +111,7 @@ def command_that_cannot_be_parsed(bad: Bad) -> str:
 
 
 def ended(run: str, status: str, log: str) -> str:
-    """Return the error that train.yml shows at its end about an attempt that ended like this."""
+    """Return train.yml's last error if a trainer exits with ``status`` after the line ``log``."""
     state = end_state(Exit(1, "exit-code", "exited", status, 7.0))
     codes = {"state": state.state.value, "reason_code": state.reason_code.value}
     answers = {"pod-w1": {"info": codes | {"exit_code": state.exit_code, "log": [log]}}}

@@ -25,7 +25,7 @@ while True:
 
 @pytest.fixture(autouse=True)
 def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the list of checked environments in the test's directory, not on this computer."""
+    """Record in ``tmp_path``, not in /run, which Python environments were checked since boot."""
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "seen-since-boot")
 
 
@@ -51,9 +51,10 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a process that holds a device open; it is killed after the test.
+    """Return a function that starts a process that holds a device open until the test ends.
 
-    On SIGTERM it ends; if it ``releases``, it only closes the device; if ``stubborn``, it stays.
+    The behavior says what the process does on SIGTERM: it exits (``holds``), it only closes the
+    device (``releases``), or it ignores the signal (``stubborn``).
     """
     started = []
 

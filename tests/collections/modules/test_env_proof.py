@@ -207,7 +207,7 @@ def test_a_proof_that_takes_too_long_is_ended_with_its_children(env, tmp_path):
         prove_worker(env, "sleep", ["sh", "-c", command], cpu(), 1, 1)
 
     child = int((tmp_path / "child").read_text())
-    # It was sent SIGKILL, but on a busy machine it may not have ended yet.
+    # The child was sent SIGKILL, but on a busy machine it may take a moment to end.
     wait_for(lambda: not is_running(child) or None)
 
 

@@ -77,7 +77,7 @@ def namespaces() -> Iterator[None]:
 
 @contextmanager
 def program(namespace: str, text: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a Python program in a namespace; it ends with the block."""
+    """Run a Python program in a namespace; kill it at the end of the ``with`` block."""
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", text]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

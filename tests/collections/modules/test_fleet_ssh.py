@@ -1,4 +1,4 @@
-"""The templates of the role fleet_ssh: which workers the leader accepts, and for what."""
+"""The role fleet_ssh: what a leader serves to its workers, and how they recognize the leader."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader

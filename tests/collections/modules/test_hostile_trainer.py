@@ -172,7 +172,7 @@ def test_a_launch_replaces_a_link_and_does_not_change_its_target(paths, secret, 
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
 def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
-    """In older versions ``state`` belonged to the trainer's user, who could replace its content."""
+    """In older versions the trainer's user owned the directory ``state`` and could change it."""
     path = {
         "state": paths.state,
         "runs": paths.run_dir("mine").parent,
@@ -242,7 +242,7 @@ def test_fetch_packs_no_checkpoint_that_the_trainers_user_may_not_read(
 
 
 def tmpfiles(lines: str) -> subprocess.CompletedProcess[str]:
-    """Create directories as setup does."""
+    """Run systemd-tmpfiles on these lines, as setup does to create directories."""
     command = ["systemd-tmpfiles", "--create", "-"]
     return subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
 

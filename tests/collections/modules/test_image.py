@@ -1,4 +1,4 @@
-"""Images of runs: names, the engine's description, files, and mounts of the unit.
+"""Container images of runs: names, pull, copy from the leader, removal, and the unit's mounts.
 
 The container engine is a script here; tests/journey/test_container.py uses podman and docker.
 """

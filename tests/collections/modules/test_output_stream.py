@@ -96,7 +96,7 @@ class Disk:
         new.replace(self.path)
 
     def store(self, crash_after: int | None = None, is_final: bool = False) -> None:
-        """Store new lines; crash before the state of upload ``crash_after`` is written."""
+        """Store new lines; crash after upload number ``crash_after``, before writing its state."""
         (attempt,) = read_attempts(self.folder)
         state = read_state(self.folder, attempt)
         end = b"{}" if is_final else None
@@ -146,13 +146,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
-    """Return an attempt of the run that begins now; ``fields`` replace fields of its start."""
+    """Return an attempt whose output begins at the current end of the run's files.
+
+    ``fields`` replace fields of its ``Start``.
+    """
     start = Start("mine", number, 0, "w", float(number))._replace(**fields)
     return Attempt(start, "", "", streams_at_end(folder))
 
 
 def new_output(folder: Path, attempt: Attempt) -> Iterator[Upload]:
-    """Return the uploads of an attempt that has no stored output."""
+    """Return all uploads of an attempt, as if none of its output were stored yet."""
     return uploads_of(folder, attempt, parse_state(None, attempt), None, None)
 
 
@@ -360,7 +363,7 @@ def test_the_longest_start_fits_its_limit():
 
 
 class Relaunched:
-    """A run's directory with attempt 1, whose output is not stored yet; relaunch() adds 2."""
+    """A run with attempt 1, whose output is not stored yet; relaunch() adds attempt 2."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"

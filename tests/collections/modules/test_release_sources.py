@@ -34,7 +34,7 @@ def play(index: int, *hosts: int):
 
 
 class Worker(ActionModule):
-    """Action on a worker with given module answers; ``done`` lists what the controller did."""
+    """The action release with given module results; ``done`` lists what the controller did."""
 
     def __init__(self, *answers: dict, check_mode: bool = False) -> None:
         self._task = SimpleNamespace(check_mode=check_mode)
@@ -149,7 +149,7 @@ def test_the_directory_of_shared_connections_is_created(tmp_path):
     tree.mkdir(parents=True)
     home.mkdir()
     shared = {"control_path": "%(directory)s/%%h", "control_path_dir": str(sockets)}
-    # ssh cannot create the socket of a shared connection in a directory that does not exist.
+    # Like ssh, fail if the directory for the socket of a shared connection does not exist.
     worker = over_ssh(home, f'test -d {sockets} || exit 255; shift 5; exec sh -c "$*"', **shared)
 
     worker._send(tree, "code")

@@ -1,4 +1,4 @@
-"""One run per chip: hosts, runs, ports and devices of the chips of a worker."""
+"""Runs that each use one chip of a worker: their hosts, names, ports, devices and blockers."""
 
 import pytest
 from ansible.errors import AnsibleFilterError

@@ -1,4 +1,4 @@
-"""Following logs: new lines, equal lines of several workers once, until the run has ended."""
+"""Following a run's logs: new lines until it ends, equal lines of several workers only once."""
 
 import json
 from types import SimpleNamespace
@@ -124,7 +124,7 @@ def result_of(state="training", *, log=(), end=0):
 
 
 def followed(answers, monkeypatch, displayed, tmp_path, hosts=("w0",), **options):
-    """Run the action for worker w0; return its result and the arguments of each module call."""
+    """Run run_follow for worker w0; return its result and the arguments of each module call."""
     results, requests = iter(answers), []
     display = SimpleNamespace(display=lambda text, **_: displayed.extend(text.splitlines()))
     monkeypatch.setattr(run_follow, "Display", lambda: display)

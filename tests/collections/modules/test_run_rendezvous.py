@@ -91,7 +91,11 @@ class Workers:
         launch: str = "",
         **differs: Any,
     ) -> None:
-        """Start a worker's unit; ``differs`` replaces fields of its launch, ``launch`` the file."""
+        """Start the program of a worker's unit.
+
+        ``differs`` replaces fields of its launch. ``launch`` is the content of launch.json, if not
+        empty.
+        """
         home = self.folder / str(number)
         spec = launch_spec(
             **{

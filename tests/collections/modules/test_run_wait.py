@@ -75,7 +75,7 @@ def test_a_trainer_without_a_heartbeat_shows_its_last_output():
 
 
 def action(answers, monkeypatch):
-    """Return the action, whose module calls return or raise the next of ``answers``."""
+    """Return the action run_wait; each module call returns or raises the next of ``answers``."""
     results = iter(answers)
     now = [0.0]
 

@@ -1,4 +1,4 @@
-"""The program tpufleet-python, installed in a directory of the test as by the role run."""
+"""The program tpufleet-python, in a temporary directory with the files of the role run."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ASK = "import os, sys; print(sys.path[1:2], os.getcwd(), os.environ.get('LD_PREL
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A worker's /opt/tpufleet after setup, without a release; its devices are /…/accel*."""
+    """A worker's /opt/tpufleet after setup, without a release; its devices are in ``tmp_path``."""
     root = tmp_path / "opt"
     stage(ROOT / "roles/run/files", [], root / "releases/bbbb", is_own=True)
     (root / "programs").symlink_to("releases/bbbb")

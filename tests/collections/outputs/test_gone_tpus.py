@@ -24,7 +24,7 @@ STATES = {
 
 
 def objects(run):
-    """Return two attempts: one lost at step 30, and one that resumed from 20 and reached 40."""
+    """Return two attempts: one was lost at step 30, the next resumed from step 20 up to step 40."""
     later_lines = [line(step) | {"time": LATER + step} for step in range(21, 41)]
     log = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
     return attempt(1, run=run, log=b"step 30\n", metrics=jsonl(map(line, range(1, 31)))) | attempt(
@@ -53,7 +53,7 @@ def record(run, outputs):
 
 @pytest.fixture(scope="module")
 def emulator(emulator):
-    """The emulator, with the output of all runs."""
+    """The emulator of Cloud Storage, with the output of all ``RUNS``."""
     for run in RUNS:
         for name, content in objects(run).items():
             put_object(emulator, f"runs/{name}", content)
@@ -62,7 +62,10 @@ def emulator(emulator):
 
 @pytest.fixture
 def environment(local_api, request):
-    """A fleet without TPUs, with records; request.param is where the output is stored."""
+    """The environment variables of a fleet that has no TPUs, but records of all ``RUNS``.
+
+    ``request.param`` says where the output of the runs is stored: ``bucket`` or ``directory``.
+    """
     folder = local_api.state / "fleet"
     (folder / "runs").mkdir(parents=True)
     environment = environment_of(local_api)

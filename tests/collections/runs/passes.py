@@ -49,7 +49,7 @@ class RecordingActor(Actor):
 
 @dataclass
 class Controller:
-    """A controller with its own state directory, and a ``fleet_state`` that others may share."""
+    """A controller with its own state directory; other controllers may use its ``fleet_state``."""
 
     fleet_state: Path
     state_dir: Path
@@ -91,7 +91,7 @@ class Controller:
         return WatchPass(**(defaults | more))
 
     def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
-        """Return a snapshot of the inventory and of the workers' answers; by default, no run."""
+        """Return a snapshot of the inventory and workers' answers; by default, all are idle."""
         hosts = {
             f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
             for tpu in self.listing

@@ -187,7 +187,7 @@ def test_a_marker_with_an_invalid_field_is_ignored(value):
 
 
 def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
-    """Check a launch on a new worker when the record is at ``attempt``; return the status."""
+    """Return the status that a launch finds on a new worker if the record is at ``attempt``."""
     launched = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     monkeypatch.setattr(run_module, "process_of", lambda *_: launched)

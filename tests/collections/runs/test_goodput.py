@@ -1,4 +1,4 @@
-"""Goodput by cause: what the wanted time of a run was spent on."""
+"""Goodput by cause: how a run spent the time in which it was wanted."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The launches of a play's runs, and the launch that each worker receives."""
+"""The launches that a play makes for its runs, and what each worker receives of a launch."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A launch as one object: validated when it is read, and the same after a round trip."""
+"""A launch as one object: validated when read from JSON, unchanged after a write and a read."""
 
 import json
 from dataclasses import replace

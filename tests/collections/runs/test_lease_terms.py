@@ -242,7 +242,7 @@ def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
 
 
 class Rounds(threading.Event):
-    """An event that is set after ``len(callbacks)`` renewals; each calls the next of them."""
+    """Event whose ``wait`` calls the next of ``callbacks``; it counts as set when none is left."""
 
     def __init__(self, *callbacks: Any) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Rounds(threading.Event):
 
 
 def nothing() -> None:
-    """A round in which nothing happens."""
+    """Callback for a wait between two renewals in which nothing happens."""
 
 
 def test_a_lease_is_renewed_every_20_seconds(lease, documents, clock):

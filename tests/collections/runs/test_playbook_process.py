@@ -1,4 +1,4 @@
-"""A playbook that overruns, or whose lease is lost, ends with everything that it started."""
+"""A playbook that is out of time, or whose lease is lost, is ended with all its processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Limits of record fields, and which events and which values of the watch are kept."""
+"""Limits of record fields, and which events and values of the watch's memory a record keeps."""
 
 from typing import Any
 

@@ -70,9 +70,10 @@ STARTED = {**ABSENT, "started": True, "changed": True, "info": report("starting"
 
 
 class Fleet:
-    """Two workers, on which a run starts unless the test changes ``answers``.
+    """Two workers whose modules return ``answers``; by default, a run starts on both.
 
-    A key of ``answers`` is a state, or a state and a process id, such as ``launched 1``.
+    A key of ``answers`` is the value of a module's option ``state``, or the module's name if the
+    call does not set it. A process id may follow, as in ``launched 1``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +82,8 @@ class Fleet:
         (folder / "code").mkdir()
         (folder / "code/main.py").write_text("print('hello')\n")
         (folder / "hosts.yml").write_text(HOSTS)
-        # Collections beside a playbook come first, so the playbooks are copied.
+        # Ansible prefers a collection next to the playbook, so copy the playbooks and put a
+        # collection with fake modules next to them.
         shutil.copy(ROOT / "train.yml", folder)
         shutil.copytree(ROOT / "playbooks", folder / "playbooks")
         plugins = folder / "collections/ansible_collections/tpufleet/core/plugins"

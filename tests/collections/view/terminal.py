@@ -17,7 +17,11 @@ _PIECES = re.compile(r"\x1b\[(\d*)([AJ])|\x1b\[[\d;]*m|(\r)|(\n)|([^\x1b\r\n]+)"
 
 
 def screen_of(output: str) -> list[str]:
-    """Return the final lines of the screen (ECMA-48: CUU, ED 0, SGR; no wrapping)."""
+    """Return the final lines of the screen.
+
+    Applies the ECMA-48 sequences CUU (cursor up) and ED 0 (erase below), and ignores SGR (colors).
+    Lines do not wrap.
+    """
     lines, row, column = [""], 0, 0
     for match in _PIECES.finditer(output):
         count, command, carriage_return, newline, text = match.groups()

@@ -12,7 +12,7 @@ TASK = "jax : Install the packages of the lock file and check that JAX sees its 
 
 
 def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypatch):
-    """The view prints the elapsed time of a task of 270 s every 9 s, and then another line."""
+    """The view prints a task's elapsed time every 9 s for 270 s, and then the line of a change."""
     monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
     texts: list[str] = []
 

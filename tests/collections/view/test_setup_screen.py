@@ -48,7 +48,7 @@ def changing_tasks(role: str) -> list[str]:
 
 
 def task_names(file: Path) -> Iterator[str]:
-    """Yield the names of a file's tasks that may change something, with those that it includes."""
+    """Yield the names of tasks that may change something, in a file and the files it includes."""
     tasks: list[dict[str, Any]] = yaml.safe_load(file.read_text()) or []
     while tasks:
         task = tasks.pop(0)

@@ -29,7 +29,7 @@ ROWS = 30
 
 @pytest.fixture
 def record(local_api) -> Path:
-    """The record of a wanted run whose TPU is gone."""
+    """The record of a run whose desired state is running, but whose TPU is gone."""
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
     file = folder / "mine.json"
@@ -163,7 +163,10 @@ def status_with(line: str, *wanted: str) -> dict[str, Any]:
 
 
 def followed(*answers: dict[str, Any] | StatusError) -> tuple[list[str], list[list[str]]]:
-    """Follow the status through these answers; return the last lines and all lines shown."""
+    """Run ``follow``, which gets one of these answers each time that it reads the status.
+
+    Return its result, and the lines that it showed each time.
+    """
     shown: list[list[str]] = []
     remaining = iter(answers)
 

@@ -28,7 +28,8 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Fields that are always present in each API that has them. The documents cannot express this.
+# Fields that each object of a type must have, if the type has them in that API. Google's discovery
+# documents do not say which fields are always present.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},
@@ -75,7 +76,11 @@ class SchemaError(AssertionError):
 
 @dataclass(frozen=True)
 class Method:
-    """One method: id without the prefix, HTTP verb, path, and the name of the answer's schema."""
+    """One method of an API.
+
+    ``name`` is its id without PREFIX, ``pattern`` matches its paths, ``query`` has the names of its
+    query parameters, and ``answer`` is the name of its answer's schema.
+    """
 
     name: str
     api: str

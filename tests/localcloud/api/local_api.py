@@ -85,7 +85,7 @@ class LocalApi:
         self._thread.join(20)
 
     def interrupt(self) -> None:
-        """Stop the server while ``machines.hold`` delays machines; then release them."""
+        """Stop the server while machine starts wait for ``machines.hold``; then set ``hold``."""
         self.server.stop()
         wait_for(self.server._jobs._stopping.is_set)
         self.machines.hold.set()
@@ -180,7 +180,10 @@ class LocalApi:
         return self.call("POST", f"/_localcloud/nodes/{node_id}:preempt", body)
 
     def faults(self, verb: str = "", **kinds: Any) -> dict[str, Any]:
-        """Set the active faults of the given kinds, or add to them with ``:add``; return all."""
+        """Set the active faults of the given kinds; return the active faults of all kinds.
+
+        With the verb ``:add``, add to them; with ``:clear``, remove the faults of all kinds.
+        """
         response = self.call("POST", f"/_localcloud/faults{verb}", kinds)
         assert response.status_code == 200, response.text
         return response.json()
@@ -190,7 +193,7 @@ class LocalApi:
 
 
 def wait_for(read, is_awaited=bool, *, timeout_s: float = 20.0):
-    """Call ``read`` until its result is the awaited one (by default: true); return the result."""
+    """Call ``read`` until ``is_awaited`` is true for its result; return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if is_awaited(result := read()):

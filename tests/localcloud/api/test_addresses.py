@@ -1,4 +1,4 @@
-"""Addresses of deleted TPUs are reused as late as possible, or early on request."""
+"""Addresses of deleted TPUs are reused as late as possible; the fault ``reuse`` changes that."""
 
 from ipaddress import IPv4Network
 

@@ -46,7 +46,7 @@ def delete(api, name="qr", **query):
 
 @pytest.fixture
 def full(tmp_path):
-    """A cloud with addresses for one v4-16, which ``other`` uses."""
+    """A cloud that has addresses for only one v4-16; the node ``other`` uses them."""
     api = LocalApi(tmp_path / "full", MachinesInMemory("10.77.0.0/30"))
     api.ready("other")
     yield api

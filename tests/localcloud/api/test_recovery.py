@@ -144,7 +144,7 @@ def free_port() -> int:
 
 
 class Killable(LocalApi):
-    """The server in a process that can be killed, and the same client."""
+    """A ``LocalApi`` whose server runs in its own process, so that a test can kill it."""
 
     delay = 0.15
 

@@ -104,9 +104,10 @@ json.dump((matmuls, reduced), sys.stdout)
 
 @pytest.fixture(scope="module")
 def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
-    """FLOPs and speed of two programs (relative to one matmul and the peak), and reduced bytes.
+    """Run PROGRAMS; return estimates for two matmul programs and for two training steps.
 
-    For each ``compute.sync``, these are the bytes reduced in loops and outside loops.
+    For one matmul and for ten in a loop: FLOPs in units of one matmul, and FLOP/s relative to the
+    chip's peak. For a step with each ``compute.sync``: bytes reduced in loops and outside loops.
     """
     done = run("-c", PROGRAMS)
     assert done.returncode == 0, done.stderr

@@ -104,8 +104,8 @@ RECORDS = st.builds(
 def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmation(record, observed):
     """A second list of TPUs must confirm that a TPU is lost or has unreachable workers.
 
-    If a worker is bad, all workers have answered. Before the deletion of their TPU, the pass asks
-    for a new list if the last one is older than 90 s (test_pass.py).
+    A TPU with a bad worker needs no second list, because all its workers have answered. Before its
+    deletion, the pass lists the TPUs again if the last list is older than 90 s (test_pass.py).
     """
     decision = decide(record, observed, NOW)
 

@@ -306,7 +306,7 @@ def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(cont
     controller.pass_once()
     if passes == 2:
         controller.listing = [recreated]
-        # The inventory does not have the time of the creation.
+        # The inventory does not have a TPU's creation time.
         snapshot = controller.snapshot(listings=((replace(recreated, created=0.0),),))
         controller.pass_once(snapshot)
 

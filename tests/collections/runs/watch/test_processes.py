@@ -1,4 +1,4 @@
-"""What the watch decides about the processes of a run: hung, ended, crashed, done."""
+"""What the watch decides if processes of a run hang, crash, are interrupted or finish."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the watch decides about the TPU of a run: lost, created, unreachable, or foreign."""
+"""What the watch decides if a run's TPU is lost, unreachable, being created, or its name taken."""
 
 from dataclasses import replace
 

@@ -38,7 +38,7 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     ``get_option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
     set, as in ansible.cfg, the command reuses the connection that Ansible has open.
     """
-    # Remove -C: rsync --compress compresses better than ssh, in a quarter of the time.
+    # Remove ssh's option -C: rsync --compress compresses better, in a quarter of the time.
     arguments = [
         argument for argument in shlex.split(get_option("ssh_args") or "") if argument != "-C"
     ]
@@ -55,7 +55,7 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     for name in ("ssh_common_args", "ssh_extra_args"):
         arguments += shlex.split(get_option(name) or "")
     if get_option("control_path"):
-        # Last, because ssh uses the first ControlPath, so one in ssh_args takes precedence.
+        # Add ControlPath last: ssh uses the first value, so one in ssh_args takes precedence.
         directory = unfrackpath(get_option("control_path_dir"))
         arguments += [
             "-o",

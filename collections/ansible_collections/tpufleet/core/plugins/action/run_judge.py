@@ -113,7 +113,7 @@ class Judge:
             elif run in verdict["again"] and (
                 newer_error := self._newer_attempt_error(run, launch["attempt"])
             ):
-                # Do not stop its processes: they belong to the newer attempt.
+                # Do not stop the run's processes: they belong to its newer attempt.
                 replaced.add(run)
                 refused[run] = [
                     f"{newer_error}. See its status: ansible-playbook playbooks/status.yml"
@@ -128,7 +128,8 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
-            # Do not change the record of a run that was wanted before: a user may have stopped it.
+            # Do not change a record whose desired state was already RUNNING: a user may have
+            # stopped the run in the meantime.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
         relaunched = [run for run in verdict["again"] if run in launches]

@@ -160,7 +160,7 @@ def install_release(
     releases.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(releases.with_name("locks") / "releases"):
         sweep(releases)
-        # Another controller may have installed it in the meantime.
+        # Another controller may have installed the release in the meantime.
         if not path.exists() or release_problems(path, name):
             install(releases, name, source, last)
         prune(releases, RETAINED_RELEASES, {name, *used_releases(paths)})

@@ -31,7 +31,8 @@ class Quota:
     @classmethod
     def of(cls, resource: NodeSpec | Node | QueuedResource) -> Quota:
         """Return the quota that a TPU or a queued resource holds or needs."""
-        # A NodeSpec may have a topology in place of an accelerator type.
+        # A NodeSpec may have a topology in place of an accelerator type; NodeSpec.kind derives the
+        # type from it.
         kind = getattr(resource, "kind", resource.accelerator_type)
         return cls(generation_of(kind), resource.is_preemptible, resource.zone)
 

@@ -21,7 +21,7 @@ def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> er
     If the zone, or the type or runtime version in it, does not exist, the hints name those that do.
     """
     text = str(error)
-    # Omit a hint if the API's own message already contains all its names.
+    # Omit the hint about zones, types or versions if the API's message already names all of them.
     hints = [hint for hint, names in _offers(api, spec) if not all(name in text for name in names)]
     if "`gcloud" not in text:
         hints.append(_FIX)

@@ -115,8 +115,8 @@ def unwritable_outputs_reason(outputs: str, checkpoints: str, env: Mapping[str, 
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None
     try:
-        # Only this variable: the service that stores output does not use the trainer's key file
-        # either, but the worker's service account.
+        # Pass only this variable, not the trainer's key file: the service that stores output uses
+        # the worker's service account.
         try_write(outputs, {"STORAGE_EMULATOR_HOST": env.get("STORAGE_EMULATOR_HOST", "")})
     except OSError as error:
         if getattr(error, "code", None) in _REFUSALS:

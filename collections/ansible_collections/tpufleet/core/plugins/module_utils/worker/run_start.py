@@ -146,7 +146,7 @@ def blockers(
         spec.outputs, spec.checkpoints, variables
     ):
         problems.append(outputs_problem)
-    # Skip this check for an unusable location, because it would hang on a file system that does
+    # Do not call lost_with_tpu for an unusable location: it would hang on a file system that does
     # not respond.
     if is_preemptible and not spec.volatile_checkpoints and not checkpoint_problem:
         problems += lost_with_tpu(process)

@@ -75,7 +75,7 @@ class CloudTpus:
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
         if tpu.queued and present and present.is_being_deleted:
-            # Google is deleting it already, so this only waits.
+            # Google is already deleting this TPU, so _delete() only waits until it is gone.
             self._delete(present, {present.key}, options)
             present = None
         replaces_lost = present is not None and present.is_lost and options.replaces_lost

@@ -255,7 +255,7 @@ def _ssh_arguments(
         ssh = ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
     if options.address != "iap":
         return ssh
-    # ssh replaces %p by the port and runs the command in a shell.
+    # ssh replaces %p in ProxyCommand by the port and runs the command in a shell.
     host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
     tunnel = (
         f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "

@@ -250,7 +250,7 @@ def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int
     """
     if attempt and record.attempt != attempt:
         return False  # the run was launched again since the caller read the attempt
-    # A run that is done stays done when it is stopped.
+    # Stopping a run that is done does not change its desired state from DONE to STOPPED.
     stays_done = record.wanted is DesiredState.DONE and desired_state is DesiredState.STOPPED
     return desired_state is not record.wanted and not stays_done
 

@@ -180,7 +180,8 @@ class RecordBucket(RecordStore):
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record."""
         try:
-            # If fleet_state is a whole bucket, the objects of stored output are also below runs/.
+            # List no subdirectories: if fleet_state is a whole bucket, runs/ also contains the
+            # directories of stored output.
             names = self._objects.names(directly=True)
         except CloudError as error:
             raise RecordError(str(error)) from None

@@ -111,7 +111,8 @@ class Upkeep:
         node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Do not check this in the claim: delete() would return the blocker as an error.
+                # Do not check the blocker in the Claim below: actor.delete() would return
+                # the blocker as an error.
                 if blocker := self._blocker(tpu, snapshot):
                     self.watch.log(f"{label}: not deleted: {blocker}")
                     return None

@@ -164,8 +164,9 @@ class WatchPass:
         if decision.action in (*LAUNCHES, Action.GIVE_UP) and (
             missing := missing_cached_file(record.launch, self.actor.state_dir)
         ):
-            # This controller does not have the files of the launch. Do not change the record, so
-            # that a controller that has them can still launch the run or give it up.
+            # This controller's copy of the release or of the lock file is missing or damaged. Do
+            # not change the record, so that a controller that has both can still launch the run
+            # or give it up.
             cause = _release_missing(record, missing)
             return RunOutcome(record.run, RunState.WAITING_FOR_RELEASE, (cause,))
         if decision.action is Action.NOTHING:

@@ -147,8 +147,8 @@ class Screen:
 
     def _print_progress(self) -> None:
         now = time.monotonic()
-        # self.fill: the progress message has several lines, and display() has already printed all
-        # of them.
+        # If self.fill is set, the progress message has several lines, and display() has already
+        # printed it.
         if self.fill or now - self._last_output < QUIET_S or not (lines := self._live_lines(now)):
             return
         self._last_output = now
