@@ -108,6 +108,24 @@ def test_a_worker_that_stays_unreachable_is_a_failure(monkeypatch):
         waiting._ask(OPTIONS, None)
 
 
+def test_the_end_of_a_process_is_shown_once(monkeypatch):
+    """A process that has written its last heartbeat may still be exiting at the next poll."""
+    trains = module_result(6)
+    done = [module_result(7, state="done", settled=is_settled) for is_settled in (False, True)]
+    waiting = action([trains, trains, *done], monkeypatch)
+    waiting._task = SimpleNamespace(_uuid="task", check_mode=False)
+    options = OPTIONS | {"until": "done", "show": True}
+    waiting.validate_argument_spec = lambda **_: (None, options)
+    monkeypatch.setattr(run_wait.ActionBase, "run", lambda *_: {})
+    shown = []
+    display = SimpleNamespace(display=lambda text, **_: shown.append(text))
+    monkeypatch.setattr(run_wait, "Display", lambda: display)
+
+    assert waiting.run(task_vars={"inventory_hostname": "w0"})["outcome"] == "settled"
+    training = "  w0: training: step 6 (0 s)"
+    assert shown == [training, training, "  w0: done: step 7 (0 s)"]
+
+
 def test_a_worker_lost_before_the_first_step_ends_the_launch():
     outcome = wait_outcome({"w0": wait_result(outcome="left"), "w1": DOWN})
 

@@ -57,6 +57,7 @@ class ActionModule(ActionBase):
         failure_marker = Path(constants.DEFAULT_LOCAL_TMP) / file_name
         began = time.monotonic()
         running_since: float | None = None
+        shown = ""
         while True:
             try:
                 answer = self._ask(options, task_vars)
@@ -69,11 +70,11 @@ class ActionModule(ActionBase):
             info = answer["runs"][0]
             process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
             elapsed_s = time.monotonic() - began
-            if options["show"]:
-                Display().display(
-                    f"  {process.host}: {progress_text(process)} ({elapsed_s:.0f} s)",
-                    screen_only=True,
-                )
+            text = progress_text(process)
+            # After its end, a process may need a few polls until it is settled.
+            if options["show"] and (process.is_active or text != shown):
+                Display().display(f"  {process.host}: {text} ({elapsed_s:.0f} s)", screen_only=True)
+            shown = text
             if process.state is not RunState.RUNNING:
                 running_since = None
             elif running_since is None:
