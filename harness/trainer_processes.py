@@ -23,7 +23,10 @@ PROCESSES = 2
 QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 """Variables for tests that train only a few steps: compilation is quick, steps are slow."""
 
-FULLY_OPTIMIZED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+FULLY_OPTIMIZED = {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+    "XLA_FLAGS": "--xla_backend_optimization_level=2",
+}
 """Variables for tests of bit-exact results."""
 
 
