@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.localcloud.api.local_api import LocalApi
 
-# No deadline per example, because a busy machine misses it.
-settings.register_profile("any machine", deadline=None)
+# No deadline per example and no limit for drawing examples, because a busy machine misses them.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 # `make mutants` needs only to know whether a test fails, so do not search for the smallest example.
 settings.register_profile(

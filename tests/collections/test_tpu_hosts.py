@@ -22,7 +22,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.hosts import (
     check_unique_names,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.slices import slices_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.scripted_api import node
@@ -322,7 +322,7 @@ DAMAGED_NODES = st.tuples(SCHEMA_NODES, st.sampled_from(sorted(node())), ANYTHIN
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(SCHEMA_NODES | DAMAGED_NODES | ANYTHING, st.sampled_from(["external", "internal", "iap"]))
 def test_any_json_gives_hosts_or_an_error_of_one_line(data, address):
     try:
@@ -339,7 +339,7 @@ def test_any_json_gives_hosts_or_an_error_of_one_line(data, address):
         assert re.fullmatch(r"[0-9a-f.:]*", host.variables.get("ansible_host", ""))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     st.lists(SCHEMA_NODES, min_size=2, max_size=4),
     st.lists(st.sampled_from(["demo", "demo-0", "demo-1", "tpu"]), min_size=4, max_size=4),

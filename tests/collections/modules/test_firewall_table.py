@@ -65,7 +65,7 @@ def test_more_ports_can_be_opened():
 
 
 @needs_nft
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.lists(st.ip_addresses().map(str) | st.just("10.0.0.0/8"), max_size=20, unique=True))
 def test_nft_accepts_the_rules_for_any_addresses(peers):
     text = rules(peers, [22], ["80/tcp", "60000-61000/udp"])

@@ -174,7 +174,7 @@ DROPPED = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(ROTATED | DROPPED)
 def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
     with disk(steps) as simulated:
@@ -190,7 +190,7 @@ def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
     assert simulated.objects["exit.json"] == b"{}"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(APPENDS | STORES, max_size=25))
 def test_a_file_that_only_grows_is_stored_once_in_segments_of_whole_lines(steps):
     with disk(steps) as simulated:
@@ -293,7 +293,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_a_hostile_file_is_an_attempt_of_this_run_or_ignored(value):
     with tempfile.TemporaryDirectory() as parent:

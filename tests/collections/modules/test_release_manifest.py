@@ -80,7 +80,7 @@ def test_any_change_gives_another_release_id(tmp_path, change):
     assert release_id(build(code, list_code(code))) != before
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(names=NAMES)
 def test_a_manifest_with_any_bytes_in_its_names_reads_back_equal(names):
     entries = sorted(Entry(os.fsdecode(name), "file", "0" * 64) for name in names)
@@ -88,7 +88,7 @@ def test_a_manifest_with_any_bytes_in_its_names_reads_back_equal(names):
     assert load(dump(entries).encode()) == entries
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(names=NAMES)
 def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     root = tmp_path_factory.mktemp("odd")

@@ -94,7 +94,7 @@ def test_an_empty_or_malformed_command_is_refused(command):
         split_command(command)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(value=st.text(st.characters(blacklist_categories=("Cc", "Cs")) | st.just("\n")))
 def test_a_quoted_value_reads_back_equal(value):
     # Shell and systemd (systemd.exec(5)) escape the same four characters in double quotes.

@@ -124,4 +124,4 @@ class TwoControllers(RuleBasedStateMachine):
 
 
 TestTwoControllers = TwoControllers.TestCase
-TestTwoControllers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTwoControllers.settings = settings(max_examples=60, stateful_step_count=30)

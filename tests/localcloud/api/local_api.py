@@ -192,7 +192,7 @@ class LocalApi:
         return (self.state / "server.log").read_text()
 
 
-def wait_for(read, is_awaited=bool, *, timeout_s: float = 20.0):
+def wait_for(read, is_awaited=bool, *, timeout_s: float = 60.0):
     """Call ``read`` until ``is_awaited`` is true for its result; return the result."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

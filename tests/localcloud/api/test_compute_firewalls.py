@@ -99,7 +99,7 @@ JSON = st.recursive(
 ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), max_size=2)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     body=st.dictionaries(st.sampled_from(sorted(FIREWALL.fields)), JSON, max_size=5),
     entries=ENTRIES,

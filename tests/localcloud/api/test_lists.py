@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localcloud.api.catalog import ACCELERATORS, ZONES
@@ -41,7 +41,7 @@ names = st.text("abc-9_.~", min_size=1, max_size=4)
 fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(fleet=fleets, size=st.integers(1, 7))
 def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, size):
     with rolled_back() as database:
@@ -55,7 +55,7 @@ def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, 
     assert listed == sorted(fleet)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
 def test_deleting_a_node_between_pages_hides_no_other_node(rolled_back, fleet, data):
     deleted = data.draw(st.sampled_from(sorted(fleet)))

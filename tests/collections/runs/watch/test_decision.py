@@ -99,7 +99,7 @@ RECORDS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(record=RECORDS, observed=OBSERVATIONS)
 def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmation(record, observed):
     """A second list of TPUs must confirm that a TPU is lost or has unreachable workers.
@@ -131,7 +131,7 @@ def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmatio
         assert not any(process.is_active for process in observed.processes)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(code=st.sampled_from(["1", "3", "76", "127", "SEGV", "KILL"]), workers=st.integers(1, 3))
 def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches(code, workers):
     record, now, launches = RECORD, NOW, 0
