@@ -50,7 +50,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint docs browser test-unit ## Run lint and all tests (Linux, root)
+test: lint docs browser test-unit ## Run lint and the tests that CI runs (Linux, root)
 	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud
 
 .PHONY: browser

@@ -89,7 +89,7 @@ Next:
   {cloud.playbook("playbooks/sample.yml", "-e", f"run={RUN}", "-e", "set=sample.prompt=JULIET")}
   {cloud.playbook("train.yml", "-e", f"config={CONFIG}", "-e", "run=again")}
   {cloud.command("preempt", TPU)}  # then see what the inventory reports
-  make clean  # removes everything"""
+  make clean  # removes the local cloud"""
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Machines(Protocol):
         """
 
     def inject(self, name: str, fault: MachineFault) -> None:
-        """Inject a fault into a running machine; the fault lasts until ``clear`` or the next boot.
+        """Inject a fault into a running machine; it lasts until ``clear`` or the next start.
 
         Raises MachineError if the machine is off or this kind of machine does not support the
         fault.
@@ -92,7 +92,7 @@ class Machines(Protocol):
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to a running machine.
 
-        qemu machines get them at their next boot. Raises MachineError.
+        qemu machines get them when they are started again. Raises MachineError.
         """
 
     def forget_disk(self, zone: str, name: str) -> None:

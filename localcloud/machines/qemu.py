@@ -104,7 +104,7 @@ class QemuMachines(HostMachines):
         return qmp.ask(self._directory(name), command)
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
-        """Do nothing: the machine gets the data disks of its MachineSpec at its next boot."""
+        """Do nothing: the machine gets the data disks of its MachineSpec at its next start."""
 
     def forget_disk(self, zone: str, name: str) -> None:
         """Remove a data disk's file."""

@@ -21,6 +21,22 @@ def test_train_refuses_a_value_that_is_cut_and_shows_how_to_quote_it(local_api):
     assert "train.yml -e set='\"steps=2000 seed=2\"'" in flat(result)
 
 
+@pytest.mark.parametrize(
+    ("playbook", "arguments", "quoted"),
+    [
+        ("schedule", "kill=mine -e at=2099-12-31 18:00", "at='\"2026-12-31 18:00\"'"),
+        ("fill_disk", "disk=corpus -e command=tar xf a.tar", "command='\"PROGRAM ARGUMENT\"'"),
+    ],
+)
+def test_a_time_or_a_command_of_root_that_is_cut_is_refused(local_api, playbook, arguments, quoted):
+    options = [word for option in arguments.split(" -e ") for word in ("-e", option)]
+
+    result = play(environment_of(local_api), f"playbooks/{playbook}.yml", *options)
+
+    assert result.returncode == 2
+    assert f"playbooks/{playbook}.yml -e {quoted}" in flat(result)
+
+
 def cut(monkeypatch, *extra_vars):
     monkeypatch.setattr(typed_values.context, "CLIARGS", {"extra_vars": extra_vars})
     return typed_values.truncated_value_error(EXAMPLES, "train.yml")

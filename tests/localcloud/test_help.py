@@ -33,7 +33,7 @@ def test_each_fault_is_documented(capsys):
 
 def test_the_help_of_the_demo_starts_nothing(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["demo", "--help"])
-    monkeypatch.setattr(demo, "stream", lambda *_: pytest.fail("it started the demo"))
+    monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("it started the demo"))
     with pytest.raises(SystemExit):
         demo.main()
     assert "make demo" in capsys.readouterr().out

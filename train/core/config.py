@@ -109,7 +109,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Options for speed and memory. They change the trained model only by rounding."""
+    """Options for speed and memory. They change the trained model only by rounding.
+
+    With dropout, the number of microbatches also changes which values are dropped.
+    """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""

@@ -28,7 +28,7 @@ from ..plugin_utils.runs.merged_logs import folded_logs, log_lines
 from ..plugin_utils.runs.record_change import no_record, unknown_run_text
 from ..plugin_utils.runs.release_cache import local_state_dir
 from ..plugin_utils.runs.status_table import run_status
-from ..plugin_utils.runs.typed_values import checkpoint_choice, parse_env
+from ..plugin_utils.runs.typed_values import checkpoint_choice, parse_env, truncated_value_error
 from ..plugin_utils.setup.files_checksum import files_checksum
 from ..plugin_utils.setup.mounts import disk_mounts, mount_exports, mount_units
 from ..plugin_utils.setup.own_lock import own_lock, stale_lock
@@ -66,6 +66,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     stopped_lines,
     stray_lines,
     tpu_states,
+    truncated_value_error,
     uncollected,
     unknown_run_text,
     unknown_tpu_text,

@@ -9,9 +9,10 @@ short_description: Install a Python environment from a lock file, and prove that
 description:
   - An environment is installed once and never changed. Its name is computed from the lock file and
     the version of Python. An incomplete environment is installed again.
-  - The proof is a command that computes something on the devices of this worker, as the trainer's
-    user and with a time limit. Its result is stored in a file beside the environment. The proof
-    runs once, and again if O(proof) changes. It does not run while a process holds a device.
+  - The proof is a command that shows that the environment works on the devices of this worker. It
+    runs as the trainer's user and with a time limit. Its result is stored in a file beside the
+    environment. The proof runs once, and again if O(proof) changes. It does not run while a
+    process holds a device.
   - The TPU's leader downloads the packages of the lock file and installs the environment. The other
     workers copy the environment if they have the same interpreter; otherwise they copy the
     downloads and install the environment from these. Every installation checks the lock file's

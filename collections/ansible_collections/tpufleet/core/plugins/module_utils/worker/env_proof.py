@@ -79,8 +79,8 @@ def prove_worker(
     """
     timeout_error = (
         f"env_proof {name}: no result within {seconds} s. Another process may use the devices; to "
-        "find it, run: ansible-playbook playbooks/doctor.yml. If the disk is slow, raise "
-        "jax_proof_seconds, then run: ansible-playbook setup.yml"
+        "find it, run: ansible-playbook playbooks/doctor.yml -e tpu=NAME. If the disk is slow, "
+        "raise jax_proof_seconds, then run: ansible-playbook setup.yml"
     )
     variables = proof_environment(env, worker)
     try:
