@@ -163,7 +163,10 @@ class Accounts:
         try:
             pem = self._public_key(str(jwt.decode(token, verify=False).get("iss")))
             if pem is None:
-                raise GrantError("invalid_grant", "no such service account")
+                raise GrantError(
+                    "invalid_grant",
+                    "this cloud has no such service account: use its service-account.json",
+                )
             claims = jwt.decode(token, pem, clock_skew_in_seconds=_CLOCK_SKEW)
             life = claims["exp"] - claims["iat"]
         except (GoogleAuthError, ValueError, TypeError, OverflowError) as error:

@@ -74,7 +74,7 @@ def up(
             if is_required:
                 raise CloudError(
                     f"the machines' subnet {requested} is now in use on this host (ip route). "
-                    f"Free it, or remove the machines: "
+                    "Free it, or remove the local cloud and create it again: "
                     f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
                 )
             report(f"subnet {requested} is in use on this host: using {subnet}")

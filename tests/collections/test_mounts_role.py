@@ -108,7 +108,7 @@ def test_a_mount_in_use_stays_as_it_is(worker):
 
     result = worker.setup()
 
-    assert "target is busy. Stop the processes that use it" in flat(result)
+    assert "target is busy. Stop the processes that use the mount" in flat(result)
     assert worker.changes() == ["stop mnt-old.mount"]
     assert len(list(worker.units.iterdir())) == 2
 

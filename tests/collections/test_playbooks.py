@@ -126,7 +126,7 @@ def test_deleting_an_absent_tpu_of_the_fleet_succeeds_and_an_unknown_name_fails(
     delete = ("playbooks/delete.yml", "-e", "yes=true", "-e")
     assert "changed=0" in flat(succeeds(environment, *delete, "tpu=demo"))
     slip = error_of(environment, *delete, "tpu=dmeo")
-    assert "no TPU 'dmeo' in the listed zones; there are old (us-central2-b)" in slip
+    assert "no TPU 'dmeo' in the zones of the inventory; there are old (us-central2-b)" in slip
     assert local_api.node("old")["state"] == "READY"
 
 

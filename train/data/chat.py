@@ -145,7 +145,10 @@ class ChatTemplate:
         try:
             return self._render(messages=messages, **options)
         except Exception as err:  # any error of the template's code
-            raise CorpusError(f"{origin}: the chat template fails: {one_line(err)}") from err
+            raise CorpusError(
+                f"{origin}: the chat template fails: {one_line(err)}. Correct the messages, or set "
+                "data.chat_template to the file of another template"
+            ) from err
 
 
 def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:

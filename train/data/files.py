@@ -62,7 +62,7 @@ def find(pattern: str, key: str) -> list[InputFile]:
         raise ConfigError(f"{key}: no file matches {pattern}")
     for file in files:
         if isinstance(file, Path) and not os.access(file, os.R_OK):
-            raise ConfigError(f"{key}: {file} cannot be read")
+            raise ConfigError(f"{key}: {file} cannot be read: Permission denied")
     return files
 
 

@@ -65,7 +65,7 @@ class PackedDocuments:
         if not len(self._train):
             raise ConfigError(
                 f"data: no document in {directory.name} has a token to learn within model.context "
-                f"({length}) tokens"
+                f"({length - 1}) tokens. Set a larger model.context, or use other data"
             )
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:

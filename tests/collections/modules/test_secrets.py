@@ -113,7 +113,7 @@ def test_a_short_value_that_secrets_rejects_is_accepted_in_plain_text():
 
 def test_a_value_that_is_no_secret_is_accepted_if_its_name_is_listed():
     variables = {"EOS_TOKEN": "<|endoftext|>", "SORT_KEY": "timestamp"}
-    with pytest.raises(RunError, match=r"EOS_TOKEN, SORT_KEY.* in TPUFLEET_NOT_SECRET, also"):
+    with pytest.raises(RunError, match=r"EOS_TOKEN, SORT_KEY.* TPUFLEET_NOT_SECRET in env"):
         check_no_secrets(variables, "env")
 
     check_no_secrets({**variables, "TPUFLEET_NOT_SECRET": "EOS_TOKEN,SORT_KEY"}, "env")

@@ -93,7 +93,10 @@ class ActionModule(ActionBase):
             if not self._task.check_mode:
                 replace_file(path, text.encode(), 0o644)
         except OSError as error:
-            raise AnsibleActionFail(f"can't write {path}: {error.strerror}") from None
+            raise AnsibleActionFail(
+                f"can't write {path}: {error.strerror}. Choose another file: "
+                "ansible-playbook playbooks/report.yml -e report=FILE"
+            ) from None
         url = ""
         if options["publish"]:
             try:

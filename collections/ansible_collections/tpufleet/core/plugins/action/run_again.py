@@ -83,7 +83,7 @@ class ActionModule(ActionBase):
         if record.wanted is DesiredState.DONE:
             raise RunError(
                 f"run {run}: not restarted, it is done. Start another: "
-                "ansible-playbook train.yml -e run=NAME"
+                "ansible-playbook train.yml -e run=NAME -e config=FILE"
             )
         if not record.is_wanted and not even_if_stopped:
             raise RunError(

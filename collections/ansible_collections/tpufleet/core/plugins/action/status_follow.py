@@ -78,7 +78,7 @@ def read_status(folder: Path, file: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise StatusError(
             f"the status can't be read from {file} ({error}). Write it to another file: "
-            "-e status_json=FILE"
+            "ansible-playbook playbooks/status.yml -e follow=true -e status_json=FILE"
         ) from None
 
 

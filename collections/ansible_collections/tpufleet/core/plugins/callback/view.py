@@ -93,7 +93,9 @@ class CallbackModule(Default):
             directory = Path(self.get_option("log_dir")).expanduser()
             self._log = FullLog(directory, Path(playbook._file_name).stem)
         except OSError as err:
-            self._display.warning(f"can't write the log ({err}). Set TPUFLEET_LOG_DIR")
+            self._display.warning(
+                f"can't write the log ({err}). Set TPUFLEET_LOG_DIR to another directory"
+            )
         if self._display.verbosity > 0:
             super().v2_playbook_on_start(playbook)
         else:

@@ -124,9 +124,10 @@ def main() -> None:
     if output["sum"] != output["devices"] or output["devices"] < options["devices"]:
         module.fail_json(
             msg=f"the slice has {output['devices']} devices, expected at least "
-            f"{options['devices']}; the sum of a 1 from each device is {output['sum']:.0f}, "
-            "expected the number of devices. Recreate the TPU: "
-            "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
+            f"{options['devices']}; adding 1 from each device gives {output['sum']:.0f}, expected "
+            f"{output['devices']}. Recreate the TPU: "
+            "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME"
         )
     module.exit_json(changed=False, devices=output["devices"])
 

@@ -112,7 +112,7 @@ def ensure_disks(
             raise errors.Different(
                 f"the disk {stored.where} has {stored.size_gb} GB, expected {disk.size_gb}. Resize "
                 f"it: gcloud compute disks resize {disk.name} --zone={spec.zone} "
-                f"--size={disk.size_gb}GB"
+                f"--size={disk.size_gb}GB --project={compute.settings.project}"
             )
 
 
@@ -126,7 +126,10 @@ def _wait_ready(
             return stored
         status = stored.status if stored else "gone"
         if status not in ("CREATING", "RESTORING"):
-            raise errors.OperationFailed(f"can't {action}: it is {status}")
+            raise errors.OperationFailed(
+                f"can't {action}: it is {status}. See its status: gcloud compute disks list "
+                f"--filter=name={name} --project={compute.settings.project}; then run this again"
+            )
         compute.polling.pause(action, pauses, deadline)
         pauses += 1
 

@@ -274,7 +274,8 @@ def _to_recreate(
             if not recreate:
                 raise Different(
                     f"firewall rule {rule.name} exists, but {'; '.join(differences)}, which can't "
-                    "be changed. To delete and create it again, set recreate: true"
+                    "be changed. Recreate it: ansible-playbook playbooks/create.yml -e "
+                    "recreate=true (in a task: recreate: true)"
                 )
             names.add(rule.name)
     return names

@@ -160,7 +160,10 @@ def ensure_power(
     pauses, requested = 0, False
     while node.state != goal:
         if node.is_lost:
-            raise errors.Different(f"can't {action}: it is {node.state} and must be recreated")
+            raise errors.Different(
+                f"can't {action}: it is {node.state} and must be recreated: "
+                f"ansible-playbook playbooks/create.yml -e tpu={name}"
+            )
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
             with suppress(errors.NoAnswer):  # the next read shows whether the TPU starts or stops

@@ -65,7 +65,8 @@ def ensure_requested(
         if differences:
             raise errors.Different(
                 f"queued resource {request.where} exists, but {'; '.join(differences)}, which "
-                "can't be changed. Delete it (state: absent) and create it again"
+                "can't be changed. Delete it (state: absent, or: ansible-playbook "
+                f"playbooks/delete.yml -e tpu={name} -e zone={zone}), and create it again"
             )
         if wait and not check:
             request = _wait_active(api, request, deadline, progress)
@@ -89,7 +90,7 @@ def ensure_requested(
     created = _read(api, zone, name)
     if created is None:
         raise errors.OperationFailed(
-            f"can't create queued resource {spec.where}: it no longer exists"
+            f"queued resource {spec.where} was created, but no longer exists. Run this again"
         )
     if wait:
         created = _wait_active(api, created, deadline, progress)

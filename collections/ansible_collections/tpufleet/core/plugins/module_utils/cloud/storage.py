@@ -40,7 +40,7 @@ class BucketUrl:
         """Parse a gs:// URL. Raises NotConfigured."""
         bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
         if not url.startswith(SCHEME) or not bucket or bucket.startswith("."):
-            raise errors.NotConfigured(f"expected gs://bucket/prefix ({url!r:.200})")
+            raise errors.NotConfigured(f"bucket URL: expected gs://bucket/prefix ({url!r:.200})")
         return cls(bucket, prefix.strip("/"))
 
     def full_name(self, name: str) -> str:

@@ -130,7 +130,8 @@ def playbook_arguments(
         if not re.fullmatch(ZONE, zone) or not re.fullmatch(NODE_ID, node_id):
             raise ScheduleError(
                 f"delete: the zone and the id of TPU {target} are not known ({zone!r:.80}, "
-                f"{node_id!r:.80}). See: ansible-playbook playbooks/status.yml"
+                f"{node_id!r:.80}). Use schedule.yml, which finds them: ansible-playbook "
+                f"playbooks/schedule.yml -e delete={target} -e at='\"2026-12-31 18:00\"'"
             )
         variables += [f"zone={zone}", f"node_id={node_id}", "yes=true"]
     if publish:
@@ -201,7 +202,8 @@ def cron_line(timer: Timer) -> str:
         raise ScheduleError(
             f"{timer.verb}: a time (at=) needs systemd, which this controller does not have. "
             "Schedule it on a controller with systemd (docs/controller.md), or do it now: "
-            f"ansible-playbook playbooks/{timer.verb}.yml"
+            f"ansible-playbook playbooks/{timer.verb}.yml "
+            f"-e {'tpu' if timer.verb == 'delete' else 'run'}={timer.target}"
         )
     times = cron_times(timer.every)
     if not times:

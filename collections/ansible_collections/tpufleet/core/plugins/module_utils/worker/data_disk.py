@@ -52,7 +52,8 @@ def must_format(disk: DiskState) -> bool:
     if not disk.blank:
         raise UnusableDiskError(
             f"{disk.device} holds data of an unknown kind, so it was not changed. Use another "
-            f"disk, or, if nobody needs the data: blkdiscard --zeroout {disk.device}"
+            "disk, or, if nobody needs the data, run on the worker: "
+            f"sudo blkdiscard --zeroout {disk.device}"
         )
     if disk.read_only:
         raise _unfilled(disk, "empty and read-only")

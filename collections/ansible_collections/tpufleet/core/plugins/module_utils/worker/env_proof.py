@@ -91,7 +91,8 @@ def prove_worker(
         raise EnvError(
             f"env_proof {name}: found {output['devices']} {worker.platform} devices, "
             f"expected {devices}. Reboot the worker (ansible WORKER -b -m reboot), then run: "
-            "ansible-playbook setup.yml. If that does not help, recreate the TPU"
+            "ansible-playbook setup.yml. If that does not help, recreate the TPU: ansible-playbook "
+            "playbooks/delete.yml -e tpu=NAME && ansible-playbook playbooks/create.yml -e tpu=NAME"
         )
     versions = {key: str(output[key])[:99] for key in VERSIONS if key in output}
     hardware = {"platform": worker.platform, "devices": output["devices"]}

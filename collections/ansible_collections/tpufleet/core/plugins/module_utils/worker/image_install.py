@@ -124,7 +124,10 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
         _output([engine, *arguments], reference)
         _export(engine, root, reference)
     except ValueError as error:
-        raise ImageError(f"image {reference}: {error}. Build it again") from None
+        raise ImageError(
+            f"image {reference}: {error}. Build it again, push it, and launch the run with its new "
+            "digest"
+        ) from None
     finally:
         _exit_code([engine, "rm", "--force", _CONTAINER])
         if not was_present:
@@ -211,8 +214,10 @@ def _login(host: str, reference: str) -> str:
     except (OSError, ValueError) as error:
         problem = request_failure(error) if isinstance(error, OSError) else str(error)
         raise ImageError(
-            f"image {reference}: no access token from the metadata server ({problem}). Create the "
-            "TPU with a service account and the scope cloud-platform"
+            f"image {reference}: no access token from the metadata server ({problem}). If the TPU "
+            "has no service account with the scope cloud-platform, set service_account in "
+            "fleet.yml, then run: "
+            "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
         ) from None
     login = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
     return json.dumps({"auths": {host: {"auth": login}}})

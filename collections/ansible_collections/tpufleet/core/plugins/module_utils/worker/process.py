@@ -269,9 +269,8 @@ def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
     """
     if problem := unmasked_secrets(variables):
         raise RunError(
-            f"{option}: {problem}. If a value is not secret, list its name (separated by commas) "
-            f"in {ALLOWED}, also a variable of {option}. Move the others to secrets, in a vault: "
-            f"{VAULT} "
+            f"{option}: {problem}. Set {ALLOWED} in {option} to the names that are not secret, "
+            f"separated by commas. Move the others to secrets, in a vault: {VAULT} "
             "(INVENTORY is the inventory in use, such as inventory/gcp)"
         )
 

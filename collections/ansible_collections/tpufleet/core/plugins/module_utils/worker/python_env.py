@@ -226,8 +226,8 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
     free_mb = shutil.disk_usage(folder).free // 1_000_000
     if free_mb < needed_mb:
         raise EnvError(
-            f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free: "
-            "free space, then run: ansible-playbook setup.yml"
+            f"no space left on {folder}: needs {needed_mb} MB, {free_mb} MB are free. "
+            "Free space, then run: ansible-playbook setup.yml"
         )
 
 

@@ -87,7 +87,10 @@ def read_entry(root: Path, path: str, *, follow: bool = False) -> Entry:
             return Entry(path, "link", target)
         status = os.stat(full)  # noqa: PTH116
     if not stat.S_ISREG(status.st_mode):
-        raise ReleaseError(f"{printable(path)} is neither a file nor a link: add it to .gitignore")
+        raise ReleaseError(
+            f"{printable(path)} of the code is neither a file nor a link. Remove it, or, in a git "
+            "repository, add it to .gitignore"
+        )
     kind = "exec" if status.st_mode & stat.S_IXUSR else "file"
     return Entry(path, kind, file_digest(full))
 

@@ -77,13 +77,13 @@ def check_name(run: str) -> str:
     """Return the name of a run if it is valid. Raises RunError."""
     if not RUN_NAME.fullmatch(run):
         raise RunError(
-            f"invalid run name ({run!r}). Use letters, digits, '_', '.' and '-', at most 100: "
-            "ansible-playbook train.yml -e run=NAME"
+            f"invalid run name ({run!r}). Use at most 100 letters, digits, '_', '.' and '-', "
+            "beginning with a letter or digit, such as -e run=first"
         )
     return run
 
 
-COMMAND = "ansible-playbook train.yml -e command='\"PROGRAM ARGUMENT …\"'"
+COMMAND = "ansible-playbook train.yml -e run=NAME -e command='\"PROGRAM ARGUMENT …\"'"
 
 
 def split_command(command: str | list[str]) -> tuple[str, ...]:

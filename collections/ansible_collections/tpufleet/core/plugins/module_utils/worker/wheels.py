@@ -154,11 +154,16 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                     shutil.copyfileobj(content, stream)
                 if file_digest(new / member.name) not in lock:
                     (new / member.name).unlink()
-                    raise EnvError(f"{member.name} does not match a hash in the lock file")
+                    raise EnvError(
+                        f"{member.name} does not match a hash in the lock file. Delete the "
+                        "directory packs in jax_wheels_cache (default: ~/.cache/tpufleet) on the "
+                        "controller, then run: ansible-playbook setup.yml"
+                    )
     except tarfile.TarError as error:
         raise EnvError(
-            f"the archive of wheels from the controller cannot be read ({error}). "
-            "Send it again: ansible-playbook setup.yml"
+            f"the archive of wheels from the controller cannot be read ({error}). Delete the "
+            "directory packs in jax_wheels_cache (default: ~/.cache/tpufleet) on the controller, "
+            "then run: ansible-playbook setup.yml"
         ) from None
     remove_unusable(new, lock)
     new.replace(folder)
@@ -168,13 +173,19 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
     """Unpack the scripts of wheels to ``bin_folder``.
 
     Scripts are defined in the binary distribution format, section "The .data directory". A tool
-    that is a single program, such as uv, needs no other file of its wheel. Raises EnvError if the
-    lock file does not pin one of the wheels, and OSError if a file cannot be written.
+    that is a single program, such as uv, needs no other file of its wheel.
+
+    Removes ``folder`` and raises EnvError if the lock file does not pin one of the wheels. Raises
+    OSError if a file cannot be written.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):
         if file_digest(wheel) not in lock:
-            raise EnvError(f"{wheel.name} does not match a hash in the lock file")
+            shutil.rmtree(folder)
+            raise EnvError(
+                f"{wheel.name} did not match a hash in the lock file, so {folder} was removed. "
+                "Download the wheels again: ansible-playbook setup.yml"
+            )
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 match = _PROGRAM.match(member.filename)

@@ -162,8 +162,8 @@ class CloudTpus:
         if present.multislice:
             raise Different(
                 f"TPU {present.where} is one slice of queued resource {present.queued_resource}, "
-                "and can't be recreated alone. Delete and create the queued resource with "
-                "tpufleet.core.tpu_queued_resource"
+                "and can't be recreated alone. Delete and create the queued resource with the "
+                "module tpufleet.core.tpu_queued_resource (docs/fleets.md)"
             )
         confirmed = {present.key} if present.is_lost else options.confirmed
         self.delete(present, replace(options, confirmed=confirmed))

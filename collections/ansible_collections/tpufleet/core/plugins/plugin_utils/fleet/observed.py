@@ -83,7 +83,7 @@ def find(
     nodes = list(nodes)
     matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]
     if not matches and not requests and not known:
-        where = f"in zone {zone}" if zone else "in the listed zones"
+        where = f"in zone {zone}" if zone else "in the zones of the inventory"
         existing = closest_names(name, (node.where for node in nodes))
         raise NotConfigured(f"there is no TPU {name!r} {where}; there are {existing}")
     zones = sorted({resource.zone for resource in (*matches, *requests)})

@@ -125,8 +125,9 @@ class OutputDirectory:
             free = shutil.disk_usage(self._folder).free
             if free < MIN_FREE_BYTES:
                 raise OutputError(
-                    f"{self.location}: not stored, because less than 1 GiB is free on its disk "
-                    f"({free >> 20} MiB). Delete the directories of runs that you no longer need"
+                    f"{self.location}: new output is not stored, because less than 1 GiB is free "
+                    f"on its disk ({free >> 20} MiB). Delete the directories there of runs that "
+                    "you no longer need"
                 )
             replace_file(self._folder / run / object_name, content)
         except OSError as error:

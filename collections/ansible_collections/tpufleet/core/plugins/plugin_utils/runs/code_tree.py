@@ -126,7 +126,8 @@ def stage(
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
         raise ReleaseError(
             f"{root}: the cached release is damaged (it differs from the release's manifest). "
-            "Launch the run from its code: ansible-playbook train.yml -e code=DIRECTORY"
+            "Launch the run from its code: ansible-playbook train.yml -e run=NAME -e config=FILE "
+            "(for your own trainer also -e code=DIRECTORY and -e command=COMMAND)"
         )
     target.mkdir(parents=True)
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a string

@@ -54,7 +54,10 @@ def after_change(
 def _check_generation(record: Mapping[str, Any], run: str, generation: int) -> None:
     current = record.get("generation", 0)
     if type(current) is not int:
-        raise RecordError(f"run {run}: invalid record: its generation is not a number")
+        raise RecordError(
+            f"run {run}: invalid record: its generation is not a number. Repair the record in "
+            "fleet_state, or move it away"
+        )
     if current != generation:
         raise RecordConflictError(
             f"the record of run {run} was just changed by another command "

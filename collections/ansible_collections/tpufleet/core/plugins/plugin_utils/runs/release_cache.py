@@ -41,7 +41,8 @@ def verify_release(path: Path) -> None:
     if not (path / MANIFEST).is_file():
         raise ReleaseError(
             f"{path}: this release is not on this controller. Launch the run from its code: "
-            "ansible-playbook train.yml -e code=DIRECTORY"
+            "ansible-playbook train.yml -e run=NAME -e config=FILE (for your own trainer also -e "
+            "code=DIRECTORY and -e command=COMMAND)"
         )
     try:
         problems = release_problems(path, path.name)
@@ -50,7 +51,8 @@ def verify_release(path: Path) -> None:
     if problems:
         raise ReleaseError(
             f"{path}: the cached release is damaged ({summary(problems)}). Launch the run from "
-            "its code, which replaces it: ansible-playbook train.yml -e code=DIRECTORY"
+            "its code, which replaces the copy: ansible-playbook train.yml -e run=NAME -e "
+            "config=FILE (for your own trainer also -e code=DIRECTORY and -e command=COMMAND)"
         )
 
 

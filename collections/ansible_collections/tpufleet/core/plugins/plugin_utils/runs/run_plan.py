@@ -376,6 +376,5 @@ def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> st
     if config:
         return check_name(config.stem)
     raise RunError(
-        f"a run without a config needs a name ({shlex.join(command)}). Name it: "
-        "ansible-playbook train.yml -e run=NAME"
+        f"a run without a config needs a name ({shlex.join(command)}). Name it: {COMMAND}"
     )

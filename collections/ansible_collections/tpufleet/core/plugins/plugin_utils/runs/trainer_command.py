@@ -42,9 +42,9 @@ def check_trainer(launch: LaunchSpec, command: str) -> None:
         return
     raise RunError(
         f"run {launch.run}: {command}.yml needs a run of this project's trainer, launched with a "
-        f"config (its command: {shlex.join(launch.command):.100}). For your own trainer, log in to "
-        "a worker and start its program with tpufleet-python: "
-        "ansible-playbook playbooks/ssh_config.yml"
+        f"config and without an image (its command: {shlex.join(launch.command):.100}). For your "
+        "own trainer, launch its program as another run: "
+        "ansible-playbook train.yml -e run=NAME -e command='\"PROGRAM ARGUMENT …\"'"
     )
 
 

@@ -210,7 +210,7 @@ def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: boo
         raise LockError(
             f"{sources.file}: directories and git repositories cannot be locked "
             f"({', '.join(unhashed)}). Push your own code with the run instead: "
-            "ansible-playbook train.yml -e code=DIRECTORY"
+            "ansible-playbook train.yml -e run=NAME -e code=DIRECTORY -e command=COMMAND"
         )
     option = sources.option().replace(str(sources.file), sources.file.name)
     update = f"To update it, run: ansible-playbook setup.yml {option} -e relock=true"
