@@ -25,12 +25,12 @@ env: ## Install the controller: .venv and missing system packages
 	@requirements/install-venv controller
 
 .PHONY: env-localcloud
-env-localcloud: env ## Install what the local cloud needs as well
+env-localcloud: env ## Install the controller and what the local cloud needs
 	@requirements/install-system localcloud
 	@requirements/install-venv localcloud
 
 .PHONY: env-dev
-env-dev: env-localcloud ## Install what tests and lint need as well
+env-dev: env-localcloud ## Install the controller, the local cloud, and what tests and lint need
 	@requirements/install-venv dev
 
 .PHONY: env-compile
@@ -50,7 +50,7 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint docs browser test-unit ## Run lint and the tests that CI runs (Linux, root)
+test: lint docs browser test-unit ## Run lint and most tests, build the docs (Linux, root); CI runs this and test-large
 	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud
 
 .PHONY: browser
@@ -69,7 +69,7 @@ test-compile: env-dev env-compile ## Compile every preset for every kind of TPU 
 	@TPUFLEET_COMPILE=all $(PYTHON) -m pytest --numprocesses 2 tests/train/compile
 
 .PHONY: test-large
-test-large: env-dev env-transformers ## Compare Llama 3.2 1B and Qwen3 0.6B, with random weights, with transformers (12 GB of memory)
+test-large: env-dev env-transformers ## Compare the trainer with transformers: Llama 3.2 1B and Qwen3 0.6B with random weights (12 GB of memory)
 	@TPUFLEET_LARGE=1 $(PYTHON) -m pytest tests/train/test_large_models.py
 
 SECRETS := tests/journey/test_secrets_and_ports.py
@@ -100,15 +100,15 @@ test-qemu: env-dev ## Test NFS, data disks and reboots on qemu machines (half an
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule-nfs up --machines qemu && $(AS_ROOT) molecule test --scenario-name nfs
 
 .PHONY: test-long
-test-long: env-dev ## Run the slow tests: interrupted setup, other Debians, kill, watch, timers, stored output, containers
+test-long: env-dev ## Run the slow tests on machines: setup, older Debian releases, kill, watch, timers, stored output, trainers, containers
 	@$(AS_ROOT) $(PYTHON) -m pytest -m long tests/journey
 
 .PHONY: chaos
-chaos: env-dev ## Inject faults into a run of 4 workers, alone and in random order; only random order, on 2 workers: WHAT=order SEED=2
+chaos: env-dev ## Inject each fault into a run of 4 workers, first in a fixed order, then in a random one; only the random order, on 2 workers: WHAT=order SEED=2
 	@$(AS_ROOT) env TPUFLEET_CHAOS="$(or $(WHAT),all)" TPUFLEET_CHAOS_SEED=$(or $(SEED),1) $(PYTHON) -m pytest -v -m machines tests/chaos
 
 .PHONY: mutants
-mutants: env-dev ## Change the code of records, leases, watch and timers; list the changes that no test notices: WHAT=record JOBS=1
+mutants: env-dev ## Change a copy of the code of records, leases, watch and timers; list the changes that no test notices; only one module, one test at a time: WHAT=record JOBS=1
 	@requirements/install-venv mutants
 	@$(PYTHON) -m tests.mutation_check $(WHAT:%=--module=%) $(JOBS:%=--jobs=%)
 
@@ -120,17 +120,17 @@ lint: env-dev ## Run ruff, ansible-lint (profile production) and yamllint
 	@ANSIBLE_INVENTORY=/dev/null ansible-lint --offline -qq
 
 .PHONY: format
-format: env-dev ## Format the Python code
+format: env-dev ## Format the Python code, and fix what ruff can fix
 	@ruff format .
 	@ruff check --fix .
 
 .PHONY: docs
-docs: env-dev ## Build the documentation in site/; a warning or a dead link is an error
+docs: env-dev ## Build the documentation in site/; a warning, such as a broken link between pages, is an error
 	@$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet docs site
 	@echo 'site/index.html'
 
 .PHONY: release
-release: env-dev ## Build the collection in dist/ and test it in an empty environment
+release: env-dev ## Build the collection's archive in dist/, install it in an empty directory and check it there
 	@$(PYTHON) collections/release.py dist
 
 .PHONY: lock

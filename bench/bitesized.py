@@ -1,15 +1,15 @@
-"""Compare the tutorial's model on this CPU: this trainer and PyTorch, alternating in one run.
+"""Compare this trainer with PyTorch on this CPU, with the model of the bitesizedGPT workshop.
 
     python bench/bitesized.py --torch-python PYTHON      (or TORCH_PYTHON=PYTHON)
 
 PYTHON is a Python that has torch and NumPy. Both sides train the model of
 train/configs/bitesized.yml from the same parameters on the same batches. They alternate in turns of
 100 steps, each with an evaluation on held-out text and a completion of a prompt. The first turn of
-each side is a warm-up; the next ten turns count. This trainer uses as many JAX devices
+each side is a warm-up; the next turns count, by default ten. This trainer uses as many JAX devices
 (JAX_NUM_CPU_DEVICES) as there are cores, if that divides the batch, otherwise fewer. The PyTorch
 side (bitesized_torch.py) first tries several implementations of the model and uses the fastest.
 Without ``--torch-python``, does nothing and exits with 0. Exits with 1 if this trainer is less than
-TARGET times as fast or the losses differ.
+TARGET times as fast, if the losses differ, or if PyTorch is so slow that the machine is not idle.
 """
 
 import argparse
@@ -35,8 +35,18 @@ TORCH_FLOOR = 20
 def main() -> int:
     """Run this trainer and PyTorch alternately, print the result and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument(
+        "--torch-python",
+        metavar="PYTHON",
+        default=os.environ.get("TORCH_PYTHON"),
+        help="a Python with torch and NumPy (default: the environment variable TORCH_PYTHON)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1000,
+        help=f"steps of each side that count, a multiple of {TURN} (default: 1000)",
+    )
     args = parser.parse_args()
     if args.steps < 1 or args.steps % TURN:
         parser.error(f"--steps: must be a multiple of {TURN}, not {args.steps}")

@@ -1,4 +1,4 @@
-"""The tutorial's model in PyTorch, for bitesized.py: needs only torch and NumPy.
+"""The bitesizedGPT workshop's model in PyTorch, for bitesized.py: needs only torch and NumPy.
 
 Each line of its input is a number of steps. For each line, it trains that many steps and prints a
 line of JSON with the losses and seconds. The initial parameters come from this project's trainer.

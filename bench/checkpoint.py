@@ -54,8 +54,12 @@ def resident() -> int:
 def main() -> int:
     """Measure, print, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="train/configs/350m.yml")
-    parser.add_argument("--directory", help="where to save (default: /tmp)")
+    parser.add_argument(
+        "--config",
+        default="train/configs/350m.yml",
+        help="the config whose state is saved (default: %(default)s)",
+    )
+    parser.add_argument("--directory", help="where to save (default: TMPDIR, otherwise /tmp)")
     args = parser.parse_args()
 
     import jax

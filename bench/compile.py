@@ -120,8 +120,18 @@ def maxtext_hlo(python: str, cfg: Config, slice_: slices.Slice) -> str:
 def main(arguments: list[str]) -> int:
     """Compile and compare the rows; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--maxtext", metavar="PYTHON")
-    parser.add_argument("--rows", nargs="+", choices=MAXTEXT, default=list(MAXTEXT))
+    parser.add_argument(
+        "--maxtext",
+        metavar="PYTHON",
+        help="the Python of an environment with MaxText (default: show recorded estimates)",
+    )
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        choices=MAXTEXT,
+        default=list(MAXTEXT),
+        help="models and slices to compile (default: all)",
+    )
     args = parser.parse_args(arguments)
     slices.prepare_environment()
     print("| model | slice | this trainer | MaxText | both ends at least MaxText's |")

@@ -245,8 +245,15 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
 def main() -> int:
     """Measure each trainer; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--environments", type=Path)
-    parser.add_argument("--only", choices=("levanter", "ddp"))
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        metavar="DIRECTORY",
+        help="where the trainers' packages are installed and kept (default: a temporary directory)",
+    )
+    parser.add_argument(
+        "--only", choices=("levanter", "ddp"), help="measure this trainer (default: both)"
+    )
     options = parser.parse_args()
     reached = True
     with tempfile.TemporaryDirectory(prefix="foreign-trainers-") as scratch:

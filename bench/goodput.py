@@ -7,8 +7,8 @@ blocks training (docs/decisions/0013). A fault is injected every 60 to 120 s, in
 seed determines, and watch.yml runs every 5 s. Goodput is the time of the steps that counted,
 divided by the wall time without boot and setup of machines (create.yml and setup.yml in the watch's
 log), which are printed separately. A repeated step counts once. `--short` injects two faults on 2
-workers, to try this script; `--cloud` uses an existing cloud whose workers are set up. Exits with 1
-if a target is missed.
+workers, to try this script; `--cloud` uses an existing cloud whose TPU `demo` has 2 workers that
+are set up. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -245,10 +245,18 @@ def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> 
 def main() -> int:
     """Create the cloud if needed, measure, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--short", action="store_true", help="two faults on 2 workers")
-    parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
+    parser.add_argument(
+        "--minutes", type=float, default=20, help="how long faults are injected (default: 20)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="determines the order of the faults (default: 1)"
+    )
+    parser.add_argument("--short", action="store_true", help="inject two faults, on 2 workers")
+    parser.add_argument(
+        "--cloud",
+        default="",
+        help=f"an existing cloud whose TPU {TPU} has 2 workers that are set up",
+    )
     options = parser.parse_args()
     warn_of_distortion(clouds_directory())
     with (

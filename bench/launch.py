@@ -31,7 +31,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
+    parser.add_argument(
+        "--cloud",
+        default="",
+        help="an existing cloud with workers set up, whose first TPU is used; replaces --workers",
+    )
     args = parser.parse_args()
     reached = True
     with verbs_cloud(args.workers, args.cloud) as cloud:

@@ -102,7 +102,13 @@ def measure(cloud: LocalCloud, names: Sequence[str], accelerator: str) -> None:
 def main() -> int:
     """Measure one TPU with ``--workers`` workers, then as many workers in TPUs of 4 workers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, choices=(4, 8, 16, 32), default=32)
+    parser.add_argument(
+        "--workers",
+        type=int,
+        choices=(4, 8, 16, 32),
+        default=32,
+        help="how many workers boot at once, first in one TPU, then in TPUs of 4 (default: 32)",
+    )
     count = parser.parse_args().workers
     try:
         with own_cloud("machines") as cloud:

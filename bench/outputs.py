@@ -6,8 +6,8 @@ The service that stores outputs (roles/run/files/store_outputs) runs with its us
 every core runs a trainer whose steps take 20 ms each. To compare, the service is stopped (SIGSTOP)
 half of the time. Afterwards the bucket does not answer for ``--outage`` seconds, in which the
 output of an hour is written. The targets: the service costs at most 1 % of the steps per second,
-and 30 MB of memory. On a busy computer, the service's share of the CPU is more precise than the
-lost steps per second.
+and 30 MB of memory. Exits with 1 if one of them is missed. On a busy computer, the service's share
+of the CPU is more precise than the lost steps per second.
 """
 
 import argparse
@@ -143,8 +143,19 @@ def catch_up(server: FakeGCSServer, state: Path, seconds: float) -> float:
 def main() -> int:
     """Measure, print, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--outage", type=float, default=60, metavar="SECONDS")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=10,
+        help=f"how often to measure {WINDOW_S} s with and without the service (default: 10)",
+    )
+    parser.add_argument(
+        "--outage",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="how long the bucket does not answer (default: 60)",
+    )
     options = parser.parse_args()
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as scratch, FakeGCSServer() as server:

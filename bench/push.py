@@ -41,9 +41,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     parser.add_argument("--rounds", type=int, choices=range(1, 21), default=3, metavar="1-20")
-    parser.add_argument("--cloud", default="", help="an existing cloud with workers set up")
+    parser.add_argument(
+        "--cloud",
+        default="",
+        help="an existing cloud with workers set up, whose first TPU is used; replaces --workers",
+    )
     uplinks = range(1, 10_001)
-    parser.add_argument("--uplink", type=int, choices=uplinks, metavar="MBIT", help="megabits/s")
+    parser.add_argument(
+        "--uplink",
+        type=int,
+        choices=uplinks,
+        metavar="MBIT",
+        help="limit of the bandwidth to the workers, in Mbit/s (default: none)",
+    )
     args = parser.parse_args()
     rounds = []
     with (

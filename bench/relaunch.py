@@ -42,7 +42,7 @@ def first_step(directory: Path, config: Path) -> float:
 def main() -> int:
     """Measure the first launch and the relaunches; return 1 if the target is missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="number of relaunches (default: 5)")
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="tpufleet-bench-") as directory:
         config = PROJECT / "train" / "configs" / "shakespeare.yml"

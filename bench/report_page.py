@@ -5,7 +5,7 @@
 The page has runs of 100,000 steps with 1,000 points for each curve. For every installed browser,
 prints two times in milliseconds: from the navigation to the first frame after the load event, and
 from the click on an old run to the frame with the run's charts. Exits with 1 if opening the page
-takes longer than TARGET_MS, or if the page has an error.
+takes longer than TARGET_MS, or if the page has an error. Without a browser, measures nothing.
 """
 
 from __future__ import annotations

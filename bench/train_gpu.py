@@ -48,10 +48,15 @@ def main() -> int:
     Each case runs in a new process, because the peak memory of a process never decreases.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch-python", default=os.environ.get("TORCH_PYTHON"))
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument(
+        "--torch-python",
+        metavar="PYTHON",
+        default=os.environ.get("TORCH_PYTHON"),
+        help="a Python with torch, to compare with (default: environment variable TORCH_PYTHON)",
+    )
+    parser.add_argument("--tiny", action="store_true", help="use tiny models, to try this program")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--only", help="one preset by name")
+    parser.add_argument("--only", metavar="PRESET", help="measure only this preset, such as 350m")
     args = parser.parse_args()
     if args.case:
         print(json.dumps(measure_case(args.case, args.tiny)))

@@ -1,6 +1,6 @@
 """A trainer for a container image, without dependencies: counts steps, saves on SIGTERM, resumes.
 
-Usage: python train.py CHECKPOINTS [DEVICE]
+Usage, with this file as train.py in the image: python train.py CHECKPOINTS [DEVICE]
 
 CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
 The trainer keeps the file DEVICE open, such as /dev/accel0, as a real trainer keeps a TPU open. It
@@ -20,7 +20,7 @@ asked = []
 
 
 def main(checkpoints: Path, device: str) -> int:
-    """Count steps until SIGTERM comes, then save; return the exit code."""
+    """Count steps until SIGTERM, then save; return the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
     held = Path(device).open() if device else None  # noqa: SIM115 - held until the end
     rank, run_dir = os.environ["TPUFLEET_PROCESS_ID"], Path(os.environ["TPUFLEET_RUN_DIR"])

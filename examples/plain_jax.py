@@ -1,4 +1,6 @@
-"""A JAX trainer that needs no coordinator address. It saves on SIGTERM and resumes.
+"""A JAX trainer that saves on SIGTERM and resumes.
+
+It does not call jax.distributed.initialize, because tpufleet_launch does.
 
 Usage: tpufleet_launch jax -- python plain_jax.py CHECKPOINTS
 

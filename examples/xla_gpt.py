@@ -1,11 +1,12 @@
-"""A character GPT with PyTorch/XLA that saves on SIGTERM, resumes, and completes a prompt.
+"""A byte-level GPT with PyTorch/XLA that saves on SIGTERM, resumes, and completes a prompt.
 
 Usage: tpufleet_launch xla -- python xla_gpt.py train TEXT CHECKPOINTS [--start FILE]
        tpufleet_launch xla -- python xla_gpt.py complete PROMPT CHECKPOINTS
 
 CHECKPOINTS is a directory or gs://BUCKET/PREFIX; gs:// needs the package gcsfs. For ``complete``,
 pass the CHECKPOINTS of a run that has trained, such as gs://BUCKET/checkpoints/RUN.
---start begins with the weights of a checkpoint and trains the output layer only, as in finetuning.
+--start FILE trains only the output layer, as in finetuning. If CHECKPOINTS has no checkpoint yet,
+it begins with the weights in the checkpoint FILE.
 """
 
 import argparse
@@ -69,7 +70,8 @@ def load(path: str) -> dict:
 def save(checkpoints: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write a checkpoint that appears under its name only when it is complete.
 
-    A file gets its name when it is complete. An object in a bucket always appears complete.
+    A file is written under another name and then renamed. An object in a bucket appears only when
+    it is complete.
     """
     files, root = fsspec.core.url_to_fs(checkpoints)
     files.makedirs(root, exist_ok=True)

@@ -167,14 +167,14 @@ VERBS = {
     "status": Verb(status, "Does not need root.", ("status", "status --json")),
     "preempt": Verb(
         preempt,
-        "To playbooks this looks like a preemption by Google; the watch recreates the TPU. "
-        "With --warning, the machines are notified first and stop their services.",
+        "To playbooks this looks like a preemption by Google; the watch recreates the TPU of a "
+        "wanted run. With --warning, the machines are notified first and stop their services.",
         ("preempt demo", "preempt demo --warning 30"),
     ),
     "fault": Verb(
         fault,
-        "'fault FAULT --help' explains a fault. Faults act until 'fault clear', unless "
-        "--times or --for limits them.",
+        "'fault FAULT --help' explains a fault. Faults last until 'fault clear', unless --times "
+        "or --for limits them. 'fault clear' does not change a TPU's health or power workers on.",
         ("fault show", "fault error nodes.create 503 --times 2", "fault worker demo-w1 hang"),
     ),
     "bucket": Verb(
@@ -193,8 +193,8 @@ exit codes:
 environment:
   TPUFLEET_LOCALCLOUD_DIR  directory of all local clouds (default: .localcloud in
                            the checkout)
-  TPUFLEET_LOCALCLOUD      the cloud that inventory/local uses (default: default);
-                           this command has --name instead
+  TPUFLEET_LOCALCLOUD      name of the cloud that inventory/local uses (default:
+                           default); this command ignores it, use --name
 
 docs/localcloud.md describes the local cloud.
 """
@@ -207,8 +207,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=textwrap.fill(
             "A Cloud TPU API on loopback, backed by real Linux machines on this computer. The "
-            "playbooks use it as they use Google Cloud, with: -i inventory/local. Needs Linux; "
-            "up, down, clean and bucket also need root. 'COMMAND --help' explains a command.",
+            "playbooks use it like Google Cloud, with -i inventory/local. Needs Debian or Ubuntu; "
+            "up, down, clean, bucket and serve also need root. 'COMMAND --help' explains a "
+            "command.",
             79,
         ),
         epilog=examples("up", "status", "preempt demo", "--name two up", "down") + _MORE,
@@ -232,11 +233,17 @@ def parser() -> argparse.ArgumentParser:
 def _add_options(name: str, sub: argparse.ArgumentParser) -> None:
     """Add the options of the subcommand ``name`` to its parser."""
     if name == "up":
-        sub.add_argument("--port", type=int, help="the API's port (default: a free one)")
+        sub.add_argument(
+            "--port",
+            type=int,
+            help="the API's port; if it is in use, another one (default: that of the last start, "
+            "or a free one)",
+        )
         sub.add_argument(
             "--subnet",
             type=IPv4Network,
-            help="the machines' network, such as 198.18.4.0/22 (default: a free one)",
+            help="the machines' network, such as 198.18.4.0/22 (default: that of the last start, "
+            "or a free one)",
         )
         sub.add_argument(
             "--machines",
@@ -247,14 +254,14 @@ def _add_options(name: str, sub: argparse.ArgumentParser) -> None:
         sub.add_argument(
             "--suite",
             choices=image.SUITES,
-            help="Debian release of the machines (default: trixie on a Debian host, the "
-            "host's own release on Ubuntu)",
+            help="Debian release of the machines, only on a Debian host (default: trixie); on "
+            "Ubuntu, machines have the host's release",
         )
         sub.add_argument(
             "--mnt-shared",
             choices=settings.MNT_SHARED,
             help="/mnt/shared: one directory shared by all machines, or a directory on each "
-            "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: local)",
+            "machine's own disk, as on TPU VMs without NFS (default: shared; qemu: always local)",
         )
     if name in ("down", "clean"):
         sub.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -266,7 +273,8 @@ def _add_options(name: str, sub: argparse.ArgumentParser) -> None:
         sub.add_argument("tpu", help="the TPU's name")
         sub.add_argument("--zone", help="its zone, if several zones have a TPU of that name")
         sub.add_argument("--warning", type=float, default=0, metavar="SECONDS",
-                         help="notify the machines this long before (Google: 30)")  # fmt: skip
+                         help="notify the machines now and preempt the TPU after this time "
+                         "(Google: 30; default: 0, without notice)")  # fmt: skip
     if name == "fault":
         faults_cli.add_fault_parsers(sub)
     if name == "bucket":

@@ -56,7 +56,9 @@ def add_fault_parsers(parser: argparse.ArgumentParser) -> None:
     """Add a subparser for each fault to the parser of the subcommand ``fault``."""
     subparsers = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
 
-    def add_fault(name: str, text: str, *, is_limited: bool = False) -> argparse.ArgumentParser:
+    def add_fault(
+        name: str, text: str, *, is_limited: bool = False, is_counted: bool = True
+    ) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(
             name,
             help=text,
@@ -66,22 +68,31 @@ def add_fault_parsers(parser: argparse.ArgumentParser) -> None:
         )
         if is_limited:
             sub.add_argument("--zone", help="only in this zone (default: all zones)")
-            sub.add_argument("--times", type=int, help="number of calls (default: until clear)")
+            if is_counted:
+                sub.add_argument(
+                    "--times", type=int, help="how often it occurs (default: no limit)"
+                )
             sub.add_argument("--for", dest="forSeconds", type=float, metavar="SECONDS",
-                             help="duration (default: until clear)")  # fmt: skip
+                             help="how long it lasts (default: until 'fault clear')")  # fmt: skip
         return sub
 
     add_fault("show", "show the active faults")
-    add_fault("clear", "end all active faults; does not recreate TPUs or power workers on")
+    add_fault(
+        "clear",
+        "end all active faults; does not recreate TPUs, power workers on or change a TPU's health",
+    )
     _add_worker_actions(add_fault("worker", "make one worker fail; its TPU keeps its state"))
     sub = add_fault(
-        "unreachable", "make zones unreachable: lists omit their TPUs and name the zones"
+        "unreachable",
+        "make zones unreachable: lists omit their TPUs and name the zones; other calls get a 503",
     )
     sub.add_argument("zones", nargs="+", metavar="ZONE")
     sub = add_fault("error", "make API calls fail", is_limited=True)
     sub.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     sub.add_argument("code", type=int, help="the HTTP code, such as 429 or 503")
-    sub = add_fault("outcome", "make the operation of a Compute call fail", is_limited=True)
+    sub = add_fault(
+        "outcome", "accept a call of the Compute API, but let its operation fail", is_limited=True
+    )
     sub.add_argument("method", help="such as compute.disks.insert or 'compute.*'")
     sub.add_argument("code", help="such as QUOTA_EXCEEDED or ZONE_RESOURCE_POOL_EXHAUSTED")
     sub.add_argument("--message", help="the operation's error message")
@@ -91,36 +102,48 @@ def add_fault_parsers(parser: argparse.ArgumentParser) -> None:
     sub = add_fault("drop", "close the connection of API calls without a response", is_limited=True)
     sub.add_argument("method", help="such as nodes.create, 'nodes.*' or '*'")
     sub.add_argument("--when", choices=("before", "after"), default="before",
-                     help="before or after the call's effect (default: %(default)s)")  # fmt: skip
-    sub = add_fault("mix", "make a share of the API calls fail like error or drop", is_limited=True)
+                     help="before or after the call takes effect (default: before)")  # fmt: skip
+    sub = add_fault(
+        "mix", "make a random share of the API calls fail, as error and drop do", is_limited=True
+    )
     sub.add_argument("share", type=float, help="0 to 1, such as 0.3")
     sub.add_argument("--seed", type=int, default=0, help="the same seed gives the same faults")
     sub.add_argument("--method", default="*", help="such as 'nodes.*' (default: all)")
-    sub.add_argument("--codes", type=int, nargs="+", default=[429, 503], metavar="CODE")
-    sub.add_argument("--no-drops", dest="drops", action="store_false", help="errors only")
-    sub = add_fault("capacity", "report no capacity for new TPUs", is_limited=True)
+    sub.add_argument("--codes", type=int, nargs="+", default=[429, 503], metavar="CODE",
+                     help="the HTTP codes of the errors (default: 429 503)")  # fmt: skip
+    sub.add_argument("--no-drops", dest="drops", action="store_false",
+                     help="only errors, no closed connections")  # fmt: skip
+    sub = add_fault(
+        "capacity",
+        "report no capacity for new TPUs; --times does not count queued resources",
+        is_limited=True,
+    )
     sub.add_argument("--type", dest="acceleratorType", default="*",
                      help="only this accelerator type, such as 'v4-*'")  # fmt: skip
-    sub = add_fault("quota", "limit the number of chips in use", is_limited=True)
-    sub.add_argument("chips", type=int)
-    sub.add_argument("--generation", help="only this TPU generation, such as v4")
-    sub.add_argument("--tier", choices=("spot", "on-demand"))
+    sub = add_fault("quota", "limit the number of chips in use", is_limited=True, is_counted=False)
+    sub.add_argument("chips", type=int, help="the largest number of chips in use")
+    sub.add_argument("--generation", help="only this TPU generation, such as v4 (default: all)")
+    sub.add_argument("--tier", choices=("spot", "on-demand"),
+                     help="only spot or only on-demand TPUs (default: both)")  # fmt: skip
     add_fault(
         "reuse-addresses",
         "give new TPUs the most recently released addresses (default: the least recently)",
         is_limited=True,
     )
-    sub = add_fault("health", "set a TPU's health and symptom; HEALTHY clears both")
+    sub = add_fault(
+        "health", "set a TPU's health and symptom; HEALTHY without --symptom clears both"
+    )
     sub.add_argument("tpu", help="the TPU's name")
     sub.add_argument("health", choices=HEALTHS)
     sub.add_argument("--zone", help=_ZONE_HELP)
     sub.add_argument("--description", help="healthDescription of the TPU")
     sub.add_argument("--symptom", help="such as OUT_OF_MEMORY")
-    sub.add_argument("--worker", default="0", help="worker with the symptom (default: %(default)s)")
-    sub = add_fault("maintenance", "reboot a worker of a TPU; its external address changes")
+    sub.add_argument("--worker", default="0",
+                     help="index of the worker with the symptom (default: 0)")  # fmt: skip
+    sub = add_fault("maintenance", "reboot a worker of a TPU and change its external address")
     sub.add_argument("tpu", help="the TPU's name")
     sub.add_argument("--zone", help=_ZONE_HELP)
-    sub.add_argument("--worker", default="0", help="which worker (default: %(default)s)")
+    sub.add_argument("--worker", default="0", help="index of the worker (default: %(default)s)")
 
 
 def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +152,7 @@ def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (effect, _, _) in _WORKER_ACTIONS.items():
         subparsers.add_parser(name, help=effect, description=effect)
-    effect = "delay its next boot until this long after its TPU is READY"
+    effect = "delay its next boot to SECONDS after its TPU is READY"
     late_parser = subparsers.add_parser("late", help=effect, description=effect)
     late_parser.add_argument("delaySeconds", type=float, metavar="SECONDS")
 

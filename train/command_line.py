@@ -9,18 +9,21 @@ from train.compile import slices
 _MORE = """
 exit codes of run; the other commands exit with 0, 1 or 2:
   0   done
-  1   crashed, or a corpus, bucket or repository could not be read
-  2   invalid config or arguments; no device was touched
-  3   the loss is not a number
-  70  no step has finished for hang_after seconds
+  1   crashed, or a corpus, bucket or Hugging Face repository could not be used
+  2   invalid config or arguments; or a path is missing, access is denied, or the
+      checkpoint does not fit the config
+  3   the loss, the gradient or a parameter is infinite or not a number
+  70  no step has finished for hang_after seconds (the first: at least an hour)
   75  interrupted by SIGTERM; a checkpoint is saved, and the same command resumes
 
 environment variables, all optional; for TPUFLEET_*, see docs/own_trainer.md:
-  JAX_COMPILATION_CACHE_DIR  where compiled programs are kept; not used with
-                             checkpoints in a bucket, unless it is gs:// too
-  XDG_CACHE_HOME             prepared corpora are below it in tpufleet/data
-                             (default: ~/.cache; see data.directory)
-  WANDB_API_KEY              for report.wandb; without it the run is
+  JAX_COMPILATION_CACHE_DIR  JAX's cache of compiled programs. With checkpoints
+                             in a bucket, a local directory is ignored, and the
+                             cache is kept beside the checkpoints
+  XDG_CACHE_HOME             prepared corpora are in tpufleet/data below it
+                             (default: ~/.cache), unless data.directory is set or
+                             this user can write to /var/lib/tpufleet/data
+  WANDB_API_KEY              for report.wandb; without an API key, the run is
                              recorded offline
 
 train/core/config.py and train/data/config.py describe every key of a config;
@@ -74,12 +77,15 @@ def command_line() -> argparse.ArgumentParser:
     )
     evaluating = verb(
         "eval",
-        "compute the loss, perplexity and bits per byte on the held-out text",
+        "compute the newest checkpoint's loss, perplexity and bits per byte on the held-out text",
         f"{shakespeare} evaluate.batches=20",
         f"{shakespeare} --step 400",
     )
     sampling = verb(
-        "sample", "generate text", shakespeare, f"{shakespeare} sample.prompt='O Romeo' --step 400"
+        "sample",
+        "generate text with the newest checkpoint, from sample.prompt",
+        shakespeare,
+        f"{shakespeare} sample.prompt='O Romeo' --step 400",
     )
     benching = verb(
         "bench",
@@ -87,7 +93,12 @@ def command_line() -> argparse.ArgumentParser:
         f"{shakespeare} --steps 50",
         "train/configs/gpt2-124m.yml batch=20 model.layers=6",
     )
-    benching.add_argument("--steps", type=_count, default=20, help="steps to measure (default: 20)")
+    benching.add_argument(
+        "--steps",
+        type=_count,
+        default=20,
+        help="steps to measure, rounded up to a multiple of compute.steps_per_call (default: 20)",
+    )
     compiling = verb(
         "compile",
         "compile the training step for a TPU slice, without a TPU, and estimate its time; needs "
@@ -105,9 +116,15 @@ def command_line() -> argparse.ArgumentParser:
     compiling.add_argument(
         "--slices", type=_count, default=1, help="number of slices, for multislice (default: 1)"
     )
-    compiling.add_argument("--hlo", type=Path, metavar="FILE", help="save the compiled program")
     compiling.add_argument(
-        "--slowest", type=_count, default=0, metavar="N", help="list the N slowest instructions"
+        "--hlo", type=Path, metavar="FILE", help="write the compiled program to FILE as HLO text"
+    )
+    compiling.add_argument(
+        "--slowest",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="list the N instructions that take longest by the estimate",
     )
     verb(
         "prepare",
@@ -116,7 +133,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     exporting = verb(
         "export",
-        "write the parameters, with LoRA adapters merged, to a safetensors file",
+        "write the newest checkpoint's parameters, LoRA adapters merged, to a safetensors file",
         shakespeare,
         f"{shakespeare} --names plain --to exported --step 400",
     )

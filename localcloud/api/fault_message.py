@@ -1,8 +1,9 @@
 """Kinds of faults with their fields, and the validation of requests to inject faults.
 
-Every fault has the fields ``zone`` (default: all zones), ``times`` (how often the fault occurs) and
-``forSeconds`` (its duration), both unlimited by default. The first five kinds, which affect calls,
-also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` or ``*``.
+Every fault has the fields ``zone`` (default: all zones), ``times`` (how often the fault occurs; not
+for quota) and ``forSeconds`` (its duration), both unlimited by default. The first five kinds, which
+affect calls, also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` or
+``*``.
 
 ========  ============================================================================
 errors    the call fails with the HTTP status ``code``
@@ -177,7 +178,8 @@ def read_faults(
 
 def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
     fields = _FIELDS[kind]
-    common = ("zone", "times", "forSeconds", *(("method",) if kind in _CALL_KINDS else ()))
+    counted, of_calls = ("times",) * (kind != "quota"), ("method",) * (kind in _CALL_KINDS)
+    common = ("zone", *counted, "forSeconds", *of_calls)
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
         known = ", ".join([*fields, *common])
         raise invalid(kind, f"{entry!r} is not an object with only these keys: {known}")

@@ -208,6 +208,7 @@ def test_faults_are_added_to_active_ones_or_replace_them(local_api):
         {"errors": [{"method": "nodes.lst", "code": 503, "times": 1}]},
         {"errors": [{"method": "nodes.list", "code": 200, "times": 1}]},
         {"errors": [{"method": "nodes.list", "code": 503, "times": "often"}]},
+        {"quota": [{"chips": 8, "times": 1}]},
         {"errors": [{"method": "nodes.list", "code": 503, "forSeconds": -1}]},
         {"errors": [{"method": "nodes.list", "code": 503, "zone": "-"}]},
         {"errors": [{"method": "nodes.list"}]},

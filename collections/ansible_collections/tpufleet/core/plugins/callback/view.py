@@ -9,17 +9,19 @@ short_description: Terminal output for fleets of many workers
 version_added: 0.1.0
 description:
   - On a terminal, a live line for each TPU shows the running task and how long it has taken. Only
-    changes stay on the screen, with the workers folded into one name (C(pod-w[0-31])).
-  - Without a terminal, or if E(CI) is set, the output is plain lines without control codes; the
-    changes of a role on the same workers share a line. A long task prints its progress every ten
-    seconds, on one growing line, or on separate lines if E(CI) is set.
+    changes, failures, warnings and messages stay on the screen. Several workers are shown as one
+    name, such as C(pod-w[0-31]).
+  - Without a terminal, if E(CI) is set, or if E(TERM) is not set or is C(dumb), the output is plain
+    lines without control codes. The changes of a role on the same workers share a line. A long task
+    prints its progress about every ten seconds, on one growing line, or on separate lines if E(CI)
+    is set.
   - Failures are printed in full at the end, with their workers, the cause and the fix.
-  - With C(-v) or more, and with the strategies C(free) and C(host_pinned), the output is that of
-    P(ansible.builtin.default#callback).
+  - With C(-v) or more, and in plays with the strategy C(free) or C(host_pinned), the output is that
+    of P(ansible.builtin.default#callback).
   - A full log, readable only by its owner, is always written; the last line has its path. The
     newest hundred logs of its directory are kept.
-  - If E(TPUFLEET_RESULT_FILE) is set, failures are also written there as JSON, for the program that
-    started the playbook.
+  - If E(TPUFLEET_RESULT_FILE) is the path of a file, the failures are also written to this file as
+    JSON, for the program that started the playbook.
 extends_documentation_fragment:
   - ansible.builtin.default_callback
   - ansible.builtin.result_format_callback

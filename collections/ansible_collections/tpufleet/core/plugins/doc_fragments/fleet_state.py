@@ -9,7 +9,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   fleet_state:
-    description: Where the run records are stored. Either a directory on the controller, or
+    description: Where the run records are stored, either in a directory on the controller or in
       C(gs://bucket/prefix), which several controllers can share.
     type: str
     required: true

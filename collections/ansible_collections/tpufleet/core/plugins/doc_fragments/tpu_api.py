@@ -10,10 +10,9 @@ class ModuleDocFragment:
 options:
   api:
     description:
-      - The inventory's variable C(tpu_api). Without the inventory plugin, a dictionary with
-        C(project), and where they differ from Google's, C(endpoint), C(compute_endpoint),
-        C(storage_endpoint) and C(credentials_file), which are explained at
-        P(tpufleet.core.tpu#inventory).
+      - The inventory's variable C(tpu_api). Without the inventory plugin, set a dictionary. It must
+        have C(project), and may have C(zones), C(credentials_file), C(endpoint),
+        C(compute_endpoint) and C(storage_endpoint). P(tpufleet.core.tpu#inventory) describes them.
     type: dict
     required: true
 requirements: [google-auth, requests]

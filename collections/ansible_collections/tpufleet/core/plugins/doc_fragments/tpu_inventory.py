@@ -14,7 +14,7 @@ options:
     required: true
     choices: [tpufleet.core.tpu]
   project:
-    description: The Google Cloud project's id.
+    description: The Google Cloud project's id, which is required.
     type: string
     env: [{name: TPUFLEET_PROJECT}]
   zones:
@@ -25,19 +25,21 @@ options:
     env: [{name: TPUFLEET_ZONES}]
   fleet_name:
     description:
-      - The name of this fleet, up to 63 characters of a-z, 0-9, - and _. Each fleet of a project
-        needs a name of its own.
-      - C(create.yml) labels every TPU with C(tpufleet-fleet) and this name. Workers of TPUs without
-        this label are also in the group C(foreign); playbooks skip them unless you name the TPU
-        with C(-e tpu=NAME).
+      - The name of this fleet, up to 63 characters of a-z, 0-9, - and _, beginning with a letter.
+        Each fleet of a project needs a name of its own.
+      - C(create.yml) gives every TPU the label C(tpufleet-fleet) with this name as its value. The
+        hosts of TPUs without this label are also in the group C(foreign); playbooks skip them
+        unless you name the TPU with C(-e tpu=NAME).
     type: string
     default: default
     env: [{name: TPUFLEET_FLEET_NAME}]
   on_error:
     description:
-      - What to do if the TPUs cannot be listed. V(fail) ends the command. V(report) continues
-        without hosts, with the reason in the variable C(tpu_inventory_error), so that C(doctor.yml)
-        checks everything else as well; use it for no other playbook.
+      - What to do if the TPUs cannot be listed. V(fail) is an error. It ends the command if
+        Ansible's setting C(any_unparsed_is_failed) is true, as in tpufleet's C(ansible.cfg);
+        otherwise Ansible shows a warning and continues without these hosts. V(report) continues
+        without hosts, with the reason in the variable C(tpu_inventory_error), so that
+        C(doctor.yml) checks everything else as well; use it for no other playbook.
     type: string
     choices: [fail, report]
     default: fail
@@ -71,9 +73,9 @@ options:
     env: [{name: TPUFLEET_STORAGE_ENDPOINT}]
   address:
     description:
-      - How to connect to workers, by their external or internal address, or through Google's
-        Identity-Aware Proxy (C(gcloud compute start-iap-tunnel), with the host names from the
-        workers' guest attributes).
+      - How to connect to workers. V(external) and V(internal) use their external or internal
+        address. V(iap) uses Google's Identity-Aware Proxy (C(gcloud compute start-iap-tunnel)) and
+        the host names in the workers' guest attributes.
     type: string
     choices: [external, internal, iap]
     default: external
@@ -85,11 +87,12 @@ options:
     env: [{name: TPUFLEET_SSH_USER}]
   os_login:
     description:
-      - Whether users log in by OS Login instead of with ssh keys in the TPUs' metadata. TPUs are
-        then created with C(enable-oslogin) and without C(ssh-keys).
-      - O(ssh_user) is then the POSIX name that C(gcloud compute os-login describe-profile) shows.
-        Add the public key with C(gcloud compute os-login ssh-keys add --key-file=KEY.pub). Becoming
-        root needs the role C(roles/compute.osAdminLogin).
+      - Whether users log in by OS Login instead of with ssh keys in the TPUs' metadata. If true,
+        TPUs are created with C(enable-oslogin), and tpufleet's key is not added to their
+        C(ssh-keys).
+      - With OS Login, set O(ssh_user) to the POSIX name that C(gcloud compute os-login
+        describe-profile) shows. Add your public key with C(gcloud compute os-login ssh-keys add
+        --key-file=KEY.pub). To become root, you need the role C(roles/compute.osAdminLogin).
     type: bool
     default: false
     env: [{name: TPUFLEET_OS_LOGIN}]
@@ -116,8 +119,9 @@ options:
     env: [{name: TPUFLEET_HOST_KEYS}]
   allow_partial:
     description:
-      - Continue with a warning if some zones do not respond. The group C(all) then has the
-        variables C(tpu_partial=true) and C(tpu_unreachable), the list of these zones.
+      - Whether to continue with a warning if some zones do not respond. In this case, the variable
+        C(tpu_partial) of the group C(all) is true, and C(tpu_unreachable) is the list of these
+        zones.
     type: bool
     default: false
     env: [{name: TPUFLEET_ALLOW_PARTIAL}]
@@ -142,8 +146,8 @@ options:
     env: [{name: TPUFLEET_FILTERS}]
   vars:
     description:
-      - Variables of the group C(all). Templates in this file can use them, too; each variable can
-        use those before it.
+      - Variables of the group C(all). Templates in the inventory file can use them, too; each
+        variable can use those before it.
     type: dict
     default: {}
     env: [{name: TPUFLEET_VARS}]

@@ -9,13 +9,13 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   accelerator_type:
-    description: The type of the TPU, such as V(v4-16). Creating a TPU needs either this or
+    description: The type of the TPU, such as V(v4-16). O(state=present) needs either this or
       O(accelerator_config). It can't be changed later.
     type: str
     default: ""
   runtime_version:
-    description: The workers' image, such as V(tpu-ubuntu2204-base). Creating a TPU needs it. It
-      can't be changed later.
+    description: The VM image of the workers, such as V(tpu-ubuntu2204-base). O(state=present) needs
+      it. It can't be changed later.
     type: str
     default: ""
   accelerator_config:
@@ -46,7 +46,8 @@ options:
       later.
     type: bool
   data_disks:
-    description: Disks that are attached to all workers. They can't be changed later.
+    description: Disks that are attached to all workers. They can't be changed later. A read-only
+      Hyperdisk is attached only once it is shared, which C(fill_disk.yml) does.
     type: list
     elements: dict
     suboptions:
@@ -70,8 +71,9 @@ options:
         default: 0
       type:
         description:
-          - The disk type to create. By default C(pd-balanced) up to v5p; for v6e and later,
-            C(hyperdisk-ml) for a read-only disk and C(hyperdisk-balanced) for a read-write disk.
+          - The type of the disk to create. The default for TPUs up to v5p is C(pd-balanced). For
+            v6e and later, it is C(hyperdisk-ml) for a read-only disk and C(hyperdisk-balanced) for
+            a read-write disk.
         type: str
         default: ""
   network:
@@ -87,16 +89,18 @@ options:
     description: A description of the TPU, as free text.
     type: str
   labels:
-    description: All labels of the TPU.
+    description: All labels of the TPU. Other labels are removed. By default the labels stay as
+      they are.
     type: dict
   tags:
-    description: All network tags of the TPU.
+    description: All network tags of the TPU. Other tags are removed. By default the tags stay as
+      they are.
     type: list
     elements: str
   metadata:
     description:
-      - Entries of the TPU's metadata, such as C(ssh-keys) and C(startup-script); other entries
-        stay.
+      - Entries of the TPU's metadata, such as C(ssh-keys) and C(startup-script). Other entries
+        stay, and so do existing lines of C(ssh-keys).
       - Everyone who may read the TPU can read its metadata, so put no secret there.
     type: dict
 """

@@ -25,10 +25,11 @@ options:
     choices: [registry, controller]
     default: registry
   pack:
-    description: The path on the worker of a tar file of wheels that the controller has sent.
+    description: The path on the worker of a tar file of wheels. Do not set it in a task; the
+      controller sets it after it has sent the file.
     type: path
   cache:
-    description: The directory on the controller for downloaded wheels.
+    description: With O(source=controller), the directory on the controller for downloaded wheels.
     type: path
     default: ~/.cache/tpufleet
   env:

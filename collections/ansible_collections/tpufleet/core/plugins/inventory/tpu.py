@@ -7,14 +7,16 @@ name: tpu
 short_description: The workers of Google Cloud TPUs as inventory hosts
 description:
   - Lists every TPU of the configured zones through the Cloud TPU API v2. Each worker is a host,
-    named C(<tpu>-w<index>).
-  - A TPU that is not READY, or whose workers lack addresses, is one host with the name of the TPU.
-    It has no address, and its only groups are C(state_<state>) and, if it is foreign, C(foreign),
-    so that playbooks skip it. The addresses of its workers are in C(tpu_internal_ips), which is
-    empty after a preemption.
+    named C(<tpu>-w<index>). If several zones have a TPU of the same name, the zone is added to the
+    names of their hosts and groups.
+  - A TPU that is not READY, or whose workers do not have the addresses or host names that
+    O(address) needs, is one host with the name of the TPU. This host has no address. Besides the
+    groups of O(groups) and O(keyed_groups), it is only in C(state_<state>) and, if the TPU is
+    foreign, in C(foreign), so that playbooks skip it. The internal addresses of its workers are in
+    C(tpu_internal_ips), which is empty if the TPU was preempted or is being deleted.
   - Groups are C(tpu) (the workers of all READY TPUs), C(tpu_<name>), C(leaders) (worker 0 of each
-    TPU), C(zone_<zone>), C(type_<accelerator type>) and C(state_<state>). Ansible replaces
-    characters that are invalid in group names.
+    TPU), C(zone_<zone>), C(type_<accelerator type>), C(state_<state>) and C(foreign) (the hosts of
+    foreign TPUs). Ansible replaces characters that are invalid in group names.
   - Variables of a worker are C(tpu_name), C(tpu_id), C(tpu_zone), C(tpu_accelerator_type),
     C(tpu_generation), C(tpu_topology), C(tpu_state), C(tpu_health), C(tpu_spot) (whether the TPU
     may be preempted), C(tpu_worker_id), C(tpu_worker_count), C(tpu_chips) (the number of chips of

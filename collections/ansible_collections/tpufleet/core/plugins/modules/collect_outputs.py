@@ -37,7 +37,7 @@ files:
   type: int
 more:
   description: Whether the worker has more new output than one task copies. Repeat the task to copy
-    the rest. Always false in check mode.
+    the rest. Always false in check mode, and while another process copies the worker's output.
   returned: success
   type: bool
 """

@@ -7,10 +7,10 @@ DOCUMENTATION = r"""
 module: data_disk
 short_description: Find a data disk, and format it if it is empty
 description:
-  - Finds the disk by its device name. Formats it (ext4) only if it is completely empty. This means
-    that blkid and wipefs find no signature, that there is no partition, and that the first and the
-    last MiB contain only zeros. Fails without a change if the disk has any other content than one
-    ext4 file system.
+  - Finds the disk by its device name. Formats it (ext4) only if it is empty. A disk counts as empty
+    if blkid and wipefs find no signature, if it has no partition, and if its first and last MiB
+    contain only zeros. A disk with one ext4 file system stays as it is. Fails without a change if
+    the disk has any other content.
   - Also fails for a disk that is attached to the TPU as read-only, if it is empty or if
     C(playbooks/fill_disk.yml) was interrupted while it filled the disk.
 options:
@@ -39,7 +39,7 @@ EXAMPLES = r"""
 RETURN = r"""
 read_only:
   description: Whether the disk is attached to the TPU as read-only.
-  returned: always
+  returned: success
   type: bool
 """
 

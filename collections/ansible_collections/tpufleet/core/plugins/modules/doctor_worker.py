@@ -5,11 +5,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: doctor_worker
-short_description: Check a worker from within, without changing anything
+short_description: Check a worker from within, without changing it
 description:
-  - Checks free disk space and memory, which processes hold the devices, libtpu's lockfile, whether
-    setup was completed, the versions in the environment, and recent errors of the kernel and in
-    libtpu's log.
+  - Checks free disk space and memory, the number of devices and which processes hold them,
+    libtpu's lockfile, whether setup was completed, the versions in the environment, and errors of
+    the last 24 hours in the logs of the kernel and of libtpu.
+  - Also checks whether the workers of a TPU can share O(checkpoints), and whether this worker can
+    write to O(fleet_state), by writing an object there and deleting it again.
 options:
   worker:
     description: The worker's name in the inventory, used in the commands of C(fix).
@@ -54,8 +56,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: One dictionary for each check, with C(check), C(state) (V(ok), V(problem) or
-    V(unknown)), C(message) and C(fix), the command that fixes it.
+  description: The results of the checks, each a dictionary with C(check), C(state) (V(ok),
+    V(problem) or V(unknown)), C(message) and C(fix). The fix is a command or an instruction. It is
+    empty if there is nothing to fix, or if the message says how.
   type: list
   elements: dict
   returned: success

@@ -7,12 +7,14 @@ DOCUMENTATION = r"""
 module: image
 short_description: Install a container image for runs
 description:
-  - Unpacks an image to C(/opt/tpufleet/images/DIGEST). Runs in the image use these files; no
-    container is started.
+  - Unpacks an image to C(/opt/tpufleet/images/DIGEST). The trainer of a run with this image uses
+    these files; no container is started.
   - The leader of a TPU pulls the image with podman or docker, which verify its digest, and unpacks
-    it. The other workers copy it from their leader, or pull it themselves if the leader does not
-    have it. An access token of the worker's service account is sent only to Google's registries.
-  - Removes images that no active run uses, except the two that were used last.
+    it. The other workers copy it from their leader. A worker whose copy fails pulls the image
+    itself. To log in to Google's registries, a worker uses an access token of its service account;
+    no other registry gets the token.
+  - After it has installed an image, removes images that no active run uses, except the new image
+    and the two others that were used last.
 options:
   image:
     description: The image to install, as C(REGISTRY/NAME@sha256:DIGEST).

@@ -10,35 +10,41 @@ description:
   - An environment is installed once and never changed. Its name is computed from the lock file and
     the version of Python. An incomplete environment is installed again.
   - The proof is a command that shows that the environment works on the devices of this worker. It
-    runs as the trainer's user and with a time limit. Its result is stored in a file beside the
-    environment. The proof runs once, and again if O(proof) changes. It does not run while a
-    process holds a device.
+    runs as the trainer's user and with a time limit. If it succeeds, its result is stored in a file
+    beside the environment. It then runs again only if O(proof) changes or the environment is
+    installed again. While a process holds a device, it does not run, and the module warns.
   - The TPU's leader downloads the packages of the lock file and installs the environment. The other
     workers copy the environment if they have the same interpreter; otherwise they copy the
-    downloads and install the environment from these. Every installation checks the lock file's
-    hashes.
-  - Environments that no process and no active run uses are removed, except the newest O(keep).
+    downloads and install the environment from these. A worker whose copy fails gets the packages as
+    the leader does. Every installation checks the lock file's hashes.
+  - Environments that no process and no active run uses are removed, except the current one and the
+    O(keep) newest others.
+  - With O(leader_only), no proof runs and no environment is removed.
 extends_documentation_fragment:
   - tpufleet.core.wheels
   - tpufleet.core.diff_mode
 options:
   keep:
-    description: The number of environments to keep in addition to the current one and those in use.
+    description: The number of the newest environments to keep besides the current one, whether in
+      use or not. Older environments in use are kept, too.
     type: int
     default: 2
   proof:
-    description: Which proof to run. V(jax), V(torch_xla), V(torch_tpu), V(none), or a command of
-      the user.
+    description: The name of the proof, for its result and errors. This is the value of
+      C(env_proof), which is V(jax), V(torch_xla), V(torch_tpu), V(none) or a command of the user.
+      What runs is O(proof_command).
     type: str
     default: jax
   proof_command:
-    description: The proof's command as a list of words. Its last line of output must be JSON with
-      the number of C(devices). Required unless O(leader_only) is set.
+    description: The proof's command as a list of words. It must exit with 0, and its last line of
+      output must be a JSON object with the number of devices, such as C({"devices":4}). Required
+      unless O(leader_only) is set.
     type: list
     elements: str
     default: []
   platform:
-    description: The platform that the proof must find.
+    description: The platform that the proof uses. The proof gets it in C(JAX_PLATFORMS) and
+      C(PJRT_DEVICE).
     type: str
     choices: [cpu, tpu, cuda]
     default: cpu
@@ -82,7 +88,8 @@ path:
   returned: success
   type: str
 needs:
-  description: The Python version and machine type for which the controller must send wheels.
+  description: Internal. The minor version of Python, the machine type and the glibc version for
+    which the controller must send wheels. The action plugin sends them and calls the module again.
   returned: wheels are missing and O(source=controller)
   type: dict
 removed:
@@ -90,8 +97,8 @@ removed:
   returned: success
   type: list
 proof:
-  description: The proof's name, package versions, platform and number of devices. Empty if the
-    proof did not run.
+  description: The new or stored result of the proof, with its name, package versions, platform and
+    number of devices. Empty if there is no result.
   returned: success
   type: dict
 """

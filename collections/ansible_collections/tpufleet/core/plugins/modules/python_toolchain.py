@@ -7,11 +7,12 @@ DOCUMENTATION = r"""
 module: python_toolchain
 short_description: Install uv, and a Python that is new enough
 description:
-  - Installs uv from a lock file with hashes. The directory of the installation is named after a
-    digest of the lock file.
-  - Uses the system's Python if it is new enough, otherwise uv installs one. C(/opt/tpufleet/bin/uv)
-    and C(/opt/tpufleet/bin/python) are links to them.
-  - The TPU's leader downloads uv and Python, and the other workers copy them from the leader.
+  - Installs uv from a lock file with hashes. The directory of uv is named after a digest of the
+    lock file.
+  - Uses the system's Python if it is new enough; otherwise uv installs one. The links
+    C(/opt/tpufleet/bin/uv) and C(/opt/tpufleet/bin/python) point to uv and to this Python.
+  - The TPU's leader downloads uv and Python, and the other workers copy them from the leader. A
+    worker whose copy fails gets them as the leader does.
 extends_documentation_fragment:
   - tpufleet.core.wheels
   - tpufleet.core.diff_mode
@@ -44,7 +45,8 @@ python:
   returned: success
   type: str
 needs:
-  description: The Python version and machine type for which the controller must send wheels.
+  description: Internal. The minor version of Python, the machine type and the glibc version for
+    which the controller must send wheels. The action plugin sends them and calls the module again.
   returned: wheels are missing and O(source=controller)
   type: dict
 uv:

@@ -8,15 +8,18 @@ module: release
 short_description: Install a state of the code on a worker, as an immutable release named by its
   content
 description:
-  - On the controller, reads the code directory once per task, for all workers. In a git repository
-    this includes tracked and untracked files, but not ignored ones. Elsewhere it includes every
-    file.
+  - On the controller, copies the code once per call of C(ansible-playbook), so that all workers get
+    the same state. In a git repository, a release has the tracked files and the untracked files
+    that git does not ignore. Elsewhere it has all files except those in C(.git) and
+    C(__pycache__).
   - Sends the changed files by rsync over Ansible's ssh connection, into a directory of the login
-    user. Only the leader of a TPU gets them from the controller. The other workers copy the release
-    from their leader.
+    user. The leader of a TPU gets them from the controller. The other workers copy the release from
+    their leader, or get it from the controller if this fails.
   - On the worker, hard-links files that the release at O(link) also has, and copies the others.
     Then verifies every file against the manifest, renames the directory to the release's name, and
     makes O(link) point to it.
+  - After it has installed a release, removes older ones. The five newest stay, and those that a
+    link points to or an active run uses.
 options:
   code:
     description: The code directory on the controller. A relative path starts at the directory in
@@ -32,9 +35,9 @@ options:
     description:
       - The link below C(/opt/tpufleet) to the release.
       - V(current) is for code that users push.
-      - V(programs) is for the programs of runs, which are tpufleet's own. Every file of their
-        directory is included, even if git ignores it, and a link to a file elsewhere is copied as
-        that file.
+      - V(programs) is for tpufleet's own programs, which the units of runs start. Every file of
+        their directory is included, even if git ignores it, and a link to a file elsewhere is
+        copied as that file.
     type: str
     choices: [current, programs]
     default: current
@@ -73,7 +76,7 @@ path:
   type: str
 files:
   description: The number of files in the release.
-  returned: success
+  returned: success, except in check mode if the worker does not have the release
   type: int
 """
 

@@ -7,10 +7,10 @@ module: report
 short_description: Write an HTML report of the runs, and publish it
 description:
   - Shows a table of all runs, and for each run its curves, how its time was spent, its attempts
-    with their events, and the end of the log if the run failed. Several runs can be compared in one
+    with their events, its workers, and the end of its log. Several runs can be compared in one
     chart.
-  - All data comes from run records and stored output, so the page also shows runs whose TPU no
-    longer exists.
+  - The state of workers that can be reached comes from O(answers). Everything else comes from run
+    records and stored output, so the page also shows runs whose TPU no longer exists.
   - The page is one file that loads no other files.
 options:
   path:
@@ -41,7 +41,8 @@ options:
     default: ""
   publish:
     description: A bucket object, such as C(gs://bucket/report.html), to which the page is also
-      written. Everyone who may read the bucket can read it. Empty to write only the file.
+      written. Its name must end with C(.html). Everyone who may read the bucket can read the page.
+      Empty to write only the file.
     type: str
     default: ""
 extends_documentation_fragment:

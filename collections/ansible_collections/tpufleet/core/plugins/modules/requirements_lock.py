@@ -8,17 +8,17 @@ short_description: Create the lock file for a user's packages, on the controller
 description:
   - Locks requirements with hashes, for workers with Python 3.12 or newer. Only packages with wheels
     are used, because building a package would run its code on the controller.
-  - If the requirements have not changed, the lock file is not changed either, so versions change
-    only on request. If the requirements have changed, the lock file keeps its versions where
-    possible. A new lock file prefers the versions in the project's lock files.
+  - If the requirements have not changed, the lock file changes only with O(relock). If they have
+    changed, the lock file keeps its versions where possible. A first lock file prefers the versions
+    in the project's lock files. A lock file that setup did not create is an error.
 options:
   lock:
     description: The path of the lock file to create or update.
     type: path
     required: true
   requirements:
-    description: A file with all requirements of the environment. By default the project's own file
-      with its locked versions.
+    description: A file with all requirements of the environment. By default the project's own file,
+      with the versions in the project's lock file.
     type: path
   extras:
     description: Requirements in addition to those in the file, such as C(wandb).
@@ -39,7 +39,7 @@ options:
     type: dict
     default: {}
   relock:
-    description: Whether to update all packages to their newest versions.
+    description: Whether to update all packages to the newest versions that the requirements allow.
     type: bool
     default: false
 extends_documentation_fragment: tpufleet.core.diff_mode

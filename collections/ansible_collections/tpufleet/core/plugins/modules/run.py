@@ -8,12 +8,14 @@ module: run
 short_description: Check, start or stop this worker's process of a run
 description:
   - O(state=checked) returns the status of the run on this worker, and what blocks its start.
-  - O(state=launched) returns the same, and starts the run if nothing blocks it. The processes of an
-    attempt wait for each other before any trainer starts.
-  - O(state=started) checks again and starts the run. A blocker is an error. Nothing changes if this
-    attempt is active already.
-  - O(state=stopped) sends TERM to all processes of the run on this worker, waits while they save,
-    then sends KILL.
+  - O(state=launched) returns the same. It starts the run if RV(status) is C(absent), nothing blocks
+    the start and the release is not missing. The processes of an attempt wait for each other before
+    any trainer starts.
+  - O(state=started) starts the run unless this attempt is active already. A blocker or a missing
+    release is an error.
+  - O(state=stopped) sends TERM to all processes of the run on this worker, and KILL to those that
+    have not ended after the time to save (variable C(run_stop_seconds)). A process that then still
+    holds a device is an error.
 options:
   state:
     description: The action to take, as described above.
@@ -22,16 +24,16 @@ options:
     required: true
   launch:
     description: The launch, as M(tpufleet.core.run_plan) returns it in C(launches)
-      (module_utils/worker/launch_spec.py lists its fields). The module validates it and writes it
-      to C(launch.json). Not needed to stop a run.
+      (module_utils/worker/launch_spec.py lists its fields). The module validates it, and writes it
+      to C(launch.json) when it starts the run. Not needed to stop a run.
     type: dict
   process_id:
     description: The process id of this worker's process in the run.
     type: int
     default: 0
   finished_attempt:
-    description: The launch counts as done if the done marker C(tpufleet-done.json) beside its
-      checkpoints names this attempt. V(0) to ignore the marker.
+    description: An attempt. The launch counts as done if the done marker in the run's checkpoint
+      directory names this attempt. V(0) to ignore the marker.
     type: int
     default: 0
   env:
@@ -40,8 +42,9 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment variables of the trainer that are masked in all logs. Each value needs
-      at least 8 characters and may not be a number. They reach the trainer as a systemd credential.
+    description: Environment variables of the trainer whose values Ansible masks in its output. Each
+      value needs at least 8 characters and may not be a number. The trainer gets them through a
+      systemd credential.
     type: dict
     default: {}
     no_log: true
@@ -82,7 +85,7 @@ EXAMPLES = r"""
 RETURN = r"""
 status:
   description: C(running) or C(done) if that is the state of this launch, C(other) if another launch
-    of the run is active, else C(absent).
+    of the run is active or the run is stopping, else C(absent).
   returned: state is checked or launched
   type: str
 blockers:
@@ -99,8 +102,9 @@ started:
   returned: state is checked or launched
   type: bool
 info:
-  description: The observed state of the run on this worker at the end of the task.
-  returned: always
+  description: The status of the run on this worker at the end of the task, as
+    M(tpufleet.core.run_info) reports it. Empty if the worker's Python does not run.
+  returned: success
   type: dict
 """
 

@@ -8,7 +8,8 @@ short_description: Stop a run and launch it again with the settings in its recor
 description:
   - Uses the same code, config, command and TPU as the last launch. The run resumes from its newest
     checkpoint.
-  - Calls the playbooks kill.yml and train.yml, and writes a line to O(log) for each call.
+  - Calls the playbooks kill.yml, setup.yml, push.yml and train.yml, and writes their results to
+    O(log).
 options:
   project:
     description: The directory of tpufleet on the controller, whose playbooks are called.
@@ -23,7 +24,8 @@ options:
     type: str
     default: default
   log:
-    description: The log file, which gets a line for each action.
+    description: The log file, which gets a line before and after each call of ansible-playbook. The
+      output of the playbooks is in the directory of the same name with the suffix C(.d).
     type: path
     required: true
   even_if_stopped:
@@ -45,8 +47,8 @@ EXAMPLES = r"""
     run: shakespeare
     fleet_state: "{{ fleet_state }}"
     project: "{{ playbook_dir }}/.."
-    state_dir: "{{ fleet_state }}"
-    log: "{{ fleet_state }}/watch.log"
+    state_dir: ~/fleet
+    log: ~/fleet/watch.log
 """
 
 RETURN = r"""

@@ -9,18 +9,18 @@ short_description: Run a command with the release, environment and variables of 
 description:
   - Runs the command in O(launch) once on this worker, as the trainer's user, and returns what the
     command prints. Does not change the run itself, its files or its record.
-  - Fails while another process holds the devices that the command needs. If the launch's
-    environment sets C(JAX_PLATFORMS) to C(cpu), the command needs no device.
-  - In check mode it only checks whether the command could run. A missing release is not an error
-    then, because it can be pushed.
+  - Fails while another process holds the devices that the command needs. The command needs none if
+    the launch or O(env) sets C(JAX_PLATFORMS) to platforms without C(tpu), such as C(cpu).
+  - In check mode, only checks whether the command can run. A missing release is then no error,
+    because the caller can install it before the command runs.
 options:
   launch:
     description: The launch, as M(tpufleet.core.trainer_command) returns it.
     type: dict
     required: true
   process_id:
-    description: The number of this worker's process in the launch. Processes of one launch wait for
-      each other.
+    description: The process id of this worker in the launch. The processes of a launch wait for
+      each other, so call the module on all its workers at the same time.
     type: int
     default: 0
   env:
@@ -29,8 +29,8 @@ options:
     type: dict
     default: {}
   secrets:
-    description: Environment variables of the command that are masked in all logs. Each value needs
-      at least 8 characters and may not be a number.
+    description: Environment variables of the command whose values Ansible masks in its output. Each
+      value needs at least 8 characters and may not be a number.
     type: dict
     default: {}
     no_log: true
@@ -40,8 +40,8 @@ options:
     type: str
     default: ""
   setup:
-    description: The command that the error suggests if this worker does not have the environment of
-      the launch.
+    description: The command that the error suggests if this worker does not have the trainer's user
+      or the environment of the launch.
     type: str
     default: ansible-playbook setup.yml
   seconds:
@@ -61,7 +61,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 output:
-  description: The lines that the command has printed to standard output, at most the last megabyte.
+  description: The lines that the command has printed to standard output, at most the last MiB.
+    Empty in check mode.
   returned: success
   type: list
   elements: str

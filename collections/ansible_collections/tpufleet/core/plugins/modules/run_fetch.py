@@ -9,15 +9,17 @@ short_description: Download a run's checkpoints from a bucket to the controller
 description:
   - Runs on the controller only. M(tpufleet.core.run_record) returns the location of the checkpoints
     and the command of the trainer, so no TPU is needed.
-  - Downloads the generation of each object that the bucket has listed, and verifies its checksum.
-    An object is not downloaded again if the local file has the same checksum.
+  - Lists the bucket, downloads the listed generation of each object, and verifies its checksum.
+    Skips objects whose local file has the same checksum. Also skips the directories C(compiled) and
+    C(corpus), which only the trainer uses.
 options:
   location:
     description: The C(gs://) URL of the run's checkpoints.
     type: str
     required: true
   command:
-    description: The command of the run's trainer.
+    description: The command of the run's trainer, which shows whether this project's trainer wrote
+      the checkpoints.
     type: list
     elements: str
     required: true
@@ -37,8 +39,9 @@ options:
       - A pattern of the checkpoints' paths, relative to the run's checkpoint location, such as
         V(*/step-*). The newest checkpoint is the one with the highest number in the last part of
         its path.
-      - Without a pattern, checkpoints are recognized by the manifest that this project's trainer
-        writes, or by Orbax's layout, C(STEP) or C(NAME_STEP) with a C(commit_success.txt).
+      - Without a pattern, a finished checkpoint of this project's trainer is a directory C(STEP)
+        with a manifest. For any other O(command), it is a directory C(STEP) or C(NAME_STEP) with
+        C(commit_success.txt), as Orbax writes it.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -59,24 +62,26 @@ EXAMPLES = r"""
 
 RETURN = r"""
 files:
-  description: The downloaded files, relative to the checkpoint location.
+  description: The downloaded files, relative to the checkpoint location, without those that were
+    there before. In check mode, the files to download.
   returned: success
   type: list
   elements: str
 passed_over:
-  description: The checkpoints that are newer than the downloaded one but not finished or not
-    readable, each with the reason.
+  description: With O(which=newest), the checkpoints that are newer than the downloaded one but not
+    finished or not readable, each with the reason.
   returned: success
   type: list
   elements: str
 unreadable:
-  description: The objects that could not be downloaded, each with the error. All others were
-    downloaded.
+  description: With O(which=all), the objects that could not be downloaded, each with the error. All
+    others were downloaded.
   returned: success
   type: list
   elements: str
 missing:
-  description: Why there is no checkpoint to download. Empty if there is one.
+  description: Why there is no checkpoint to download, or why the bucket could not be read. Empty if
+    there is a checkpoint.
   returned: success
   type: str
 """

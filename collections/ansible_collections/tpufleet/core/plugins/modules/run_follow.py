@@ -9,7 +9,7 @@ description:
   - Shows new lines of each worker's log. A line that several workers print is shown once, with the
     names of these workers. Ending the task with CTRL+C does not affect the run.
   - Follows all workers of the play at the same time, so Ansible needs a fork for each.
-  - Retries a broken connection for two minutes.
+  - Retries a broken connection for two minutes, then fails.
 options:
   run:
     description: The run's name. By default the active run on the worker, or else the run that ended
@@ -36,7 +36,7 @@ state:
   returned: success
   type: str
 run:
-  description: The name of the run. Empty if there is no run on this worker.
+  description: The name of the run. Empty if O(run) is not set and this worker has no run.
   returned: success
   type: str
 """

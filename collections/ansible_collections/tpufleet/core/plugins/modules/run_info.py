@@ -19,8 +19,8 @@ options:
     default: 0
   until:
     description:
-      - What to wait for. V(first_step) waits until the heartbeat has a step or the run has ended,
-        V(done) until the run has ended.
+      - What to wait for. V(now) does not wait. V(first_step) waits until the heartbeat has a step
+        or the run has ended, V(done) until the run has ended. Not used with O(since).
     type: str
     choices: [now, first_step, done]
     default: now
@@ -31,13 +31,14 @@ options:
     default: 8
   since:
     description:
-      - Wait for new log lines or the end of the run, then return the complete lines from this byte
-        offset instead of the last lines. A negative number starts at the last O(lines). The result
-        C(log_end) is the offset for the next call. Needs O(run).
+      - A byte offset in the log. The module waits for new lines or the end of the run. Then it
+        returns the complete lines from this offset on, at most 256 KiB, instead of the last lines.
+        A negative number starts at the last O(lines). C(log_end) in RV(runs) is the offset for the
+        next call. Needs O(run).
     type: int
   progress:
-    description: Whether to return how much time each run spent in steps that no later attempt
-      repeated (goodput).
+    description: Whether to return how much time the active run, or else the run that ended last,
+      spent in steps that no later attempt repeated. Goodput is computed from this time.
     type: bool
     default: false
   device_glob:
@@ -70,11 +71,13 @@ RETURN = r"""
 runs:
   description:
     - One dictionary for each run.
-    - C(state) and C(reason_code) are codes. C(exit_code), C(signal), C(ended_at) and C(error)
-      describe how the last attempt ended. If the end of another worker's process stopped the
-      trainer here, C(peer) is that worker and C(peer_exit_code) the exit code.
-    - Other keys are C(run), C(active), C(attempt), C(release), C(launched), C(waiting_for),
-      C(heartbeat), C(heartbeat_age), C(output_age), C(log), and with O(progress) C(progress).
+    - C(state) and C(reason_code) are codes that module_utils/worker/run_state.py lists.
+      C(exit_code), C(signal), C(ended_at) and C(error) describe how the last attempt ended. If the
+      end of another worker's process stopped the trainer here, C(peer) is that worker and
+      C(peer_exit_code) the exit code of its process.
+    - Other keys are C(run), C(active), C(attempt), C(release), C(is_set_up), C(has_environment),
+      C(launched), C(waiting_for), C(heartbeat), C(heartbeat_age), C(output_age), C(log), with
+      O(since) also C(log_end), and with O(progress) also C(progress).
   returned: success
   type: list
   elements: dict
@@ -84,7 +87,8 @@ holders:
   type: list
   elements: str
 settled:
-  description: Whether all runs have reached O(until) or ended.
+  description: Whether all runs have reached O(until) or ended. With O(since), whether the run has
+    new log lines or has ended.
   returned: success
   type: bool
 """

@@ -7,8 +7,8 @@ module: run_judge
 short_description: Decide how a launch continues, from the results of all workers
 description:
   - Runs on the controller only. Decides for each run of the play separately, and writes the
-    decision to the run's record. If one worker of a run fails, the run starts on none of its
-    workers.
+    decision to the run's record. If a run cannot start on one of its workers, it starts on none.
+    RV(stop) has the hosts on which the caller must stop it.
 options:
   plan:
     description: The result of M(tpufleet.core.run_plan).
@@ -18,7 +18,8 @@ options:
     description:
       - V(answers) decides from O(started) which runs start, which are refused and which need no
         launch.
-      - V(start) decides which runs have started on all their workers.
+      - V(start) decides from O(started), O(pushed) and O(restarted) which runs have started on all
+        their workers.
       - V(outcome) decides from O(waited) which runs have failed or are done.
     type: str
     choices: [answers, start, outcome]
@@ -45,13 +46,12 @@ options:
     type: dict
     default: {}
   relaunch:
-    description: Whether this is a relaunch. A run that is no longer wanted is then not recorded as
-      running.
+    description: Whether this is a relaunch. A run that is no longer wanted is then refused.
     type: bool
     default: false
   fence:
-    description: The number of the lease that the watch holds during a relaunch. A record that the
-      holder of a later lease has changed is not overwritten.
+    description: The number of the lease that the watch holds during a relaunch. A run whose record
+      the holder of a later lease has changed is refused. V(0) without a lease.
     type: int
     default: 0
 extends_documentation_fragment:
@@ -113,12 +113,13 @@ hosts:
   returned: stage is outcome
   type: dict
 outcomes:
-  description: A dictionary for each run, by name, with its C(problems) and whether its attempt must
-    be stopped.
+  description: A dictionary for each run, by name. C(problems) has a line for each problem.
+    C(launch_failed) says whether the run failed before its first step, C(stop) whether its attempt
+    must be stopped.
   returned: stage is outcome
   type: dict
 logs:
-  description: The last log lines of a failed run, by the host of its process 0.
+  description: The last log lines of each failed run, by the host of its process 0.
   returned: stage is outcome
   type: dict
 """

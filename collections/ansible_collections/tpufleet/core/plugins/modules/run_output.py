@@ -7,10 +7,10 @@ DOCUMENTATION = r"""
 module: run_output
 short_description: Return the output of a worker's runs that the controller has not stored yet
 description:
-  - Returns the log, the metrics and the end of each attempt as files to store, for a controller
-    that collects the output of runs. Output that the workers store in a bucket themselves is left
-    out.
-  - Changes nothing on the worker. The controller stores C(state) between calls.
+  - Returns the log, the metrics, the start and the end of each attempt as files to store, for a
+    controller that collects the output of runs. Output that the workers store in a bucket
+    themselves is left out.
+  - Changes nothing on the worker. The controller stores RV(state) and passes it to the next call.
 options:
   state:
     description: The RV(state) that the last call on this worker returned. It says what is stored
@@ -18,14 +18,14 @@ options:
     type: dict
     default: {}
   runs:
-    description: The names of the runs whose output to return. By default all runs that the worker
-      knows.
+    description: The names of the runs whose output to return. By default all runs with files on the
+      worker.
     type: list
     elements: str
     default: []
   max_bytes:
-    description: The maximum size of the returned content in bytes. At least one file is returned,
-      even if it is larger.
+    description: After how many bytes of content, counted before the encoding in base64, the module
+      returns no further file. The last file may exceed this number.
     type: int
     default: 2097152
 extends_documentation_fragment: tpufleet.core.check_mode

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: run_pack
 short_description: Pack what a run has written on a worker into one archive
 description:
-  - The archive has the run's metrics, log, config, heartbeat and exit status. It does not have the
+  - The archive has the run's metrics, log, config, heartbeat, exit status and the state of its
+    rendezvous, and the main fields of its last launch, such as the command. It does not have the
     environment variables, which may contain secrets.
 options:
   bundle:
@@ -42,7 +43,7 @@ EXAMPLES = r"""
 RETURN = r"""
 path:
   description: The path of the archive on the worker. Only root can read it, and the caller must
-    remove it.
+    remove it. In check mode, the module removes it.
   returned: success
   type: str
 files:
@@ -63,7 +64,8 @@ unreadable:
   type: list
   elements: str
 missing:
-  description: Why there is no checkpoint to add. Empty if there is one, or if O(checkpoints=none).
+  description: Why there is no checkpoint to add. Empty if there is one, if the checkpoints are in a
+    bucket, or if O(checkpoints=none).
   returned: success
   type: str
 """

@@ -7,17 +7,21 @@ module: run_plan
 short_description: Plan the runs of a play and record them as wanted
 description:
   - Runs on the controller only. Finds and checks the config, names the run, and assigns a process
-    to each host of the play. There is one run per TPU, which uses all workers of the TPU. Stores a
-    copy of the code and of the lock file on the controller for relaunches.
-  - With O(relaunch), all settings of the run are read from its record.
+    to each host of the play. Each TPU and each multislice gets one run, which uses all its workers.
+    If a host is a single chip of a worker, each chip gets one run. Stores a copy of the code and of
+    the lock file on the controller for relaunches.
+  - With O(relaunch), the settings of the run come from its record. O(outputs) counts only if the
+    record names no bucket for the output.
   - Writes the next attempt to each run's record, so that the run can start at once. Does not write
-    the record if the run is wanted already, or if the same launch may have finished the run. Such a
-    run is first checked on its workers.
+    the record in a relaunch, if the run is wanted already, or if the same launch may have finished
+    the run. Such a run must first be checked on its workers. M(tpufleet.core.run_judge) then writes
+    its record.
   - Refuses a run that may still train on another READY TPU.
 options:
   run:
-    description: The run's name. By default the name of the config file without its extension. With
-      several TPUs, the TPU's name is appended.
+    description: The run's name. By default the name of the config file without its extension. If
+      there are several runs or a sweep, the name of the TPU or of the sweep's entry is appended.
+      Required without O(config) and with O(relaunch).
     type: str
   config:
     description: The config file, searched in the current directory and then in O(project).
@@ -27,7 +31,7 @@ options:
     type: str
   image:
     description: The container image in whose files O(command) runs, C(REGISTRY/NAME@sha256:DIGEST).
-      By default the command uses the worker's own files.
+      Needs O(command). By default the command uses the worker's own files.
     type: str
     default: ""
   starts_in_image:
@@ -75,9 +79,9 @@ options:
     type: str
     default: ""
   outputs:
-    description: Where the output of runs is stored. To a C(gs://) URL the workers write it
+    description: Where the output of runs is stored. With a C(gs://) URL, the workers write it there
       themselves, below the run's name. With a directory or an empty value, the controller collects
-      the output.
+      it.
     type: str
     default: ""
   volatile_checkpoints:
@@ -98,7 +102,8 @@ options:
     type: path
     required: true
   relaunch:
-    description: Whether to plan the launch in the record of O(run) again.
+    description: Whether to launch O(run) again with the settings in its record. The run must be
+      wanted.
     type: bool
     default: false
   same_checkpoints:
@@ -107,8 +112,8 @@ options:
     type: bool
     default: false
   wait:
-    description: What the caller will wait for after the start. The module refuses an impossible
-      wait before it records anything.
+    description: What the caller will wait for after the start. The module itself does not wait. It
+      has this option to refuse an invalid value before it records anything.
     type: str
     choices: [started, first_step, done]
     default: first_step
@@ -134,7 +139,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 release:
-  description: The release's id.
+  description: The release's name.
   returned: success
   type: str
 wait:
@@ -142,7 +147,8 @@ wait:
   returned: success
   type: str
 launches:
-  description: Each run's launch, by the run's name (module_utils/worker/launch_spec.py).
+  description: Each run's launch, by the run's name. module_utils/worker/launch_spec.py lists the
+    fields of a launch.
   returned: success
   type: dict
 recorded:
@@ -152,17 +158,20 @@ recorded:
   returned: success
   type: dict
 notes:
-  description: For each run that differs from its last launch, a sentence with the differences.
+  description: For each run that differs from its last launch in more than the release, a sentence
+    with the differences.
   returned: success
   type: list
   elements: str
 processes:
   description: The process of each host, by host, with C(run), C(process_id), C(tpu) and C(worker).
+    C(worker) is the worker of the chip if the run uses a single chip, otherwise it is empty.
   returned: success
   type: dict
 compile:
   description: For each different training step of the launches, the arguments of C(python -m train)
-    that compile it for its TPU. Empty for other trainers and without a TPU.
+    that compile it for its TPU. Steps that the controller can't compile are left out, such as those
+    of other trainers, of single chips and on CPUs. Empty in a relaunch.
   returned: success
   type: list
   elements: list

@@ -14,8 +14,8 @@ options:
     description: The run's name. Without one, all records are read.
     type: str
   wanted:
-    description: The desired state to record. No record is created for a run that has none, and a
-      run that is done stays done. Without this option the record is only read.
+    description: The desired state of O(run) to record. A run without a record gets none, and a run
+      that is done stays done. Without this option, the module only reads.
     type: str
     choices: [stopped, done]
   attempt:
@@ -25,7 +25,8 @@ options:
   fence:
     description: The number that the watch or M(tpufleet.core.run_again) wrote into the record for
       its action. The module fails if the record has a greater number, because another controller
-      has then acted on the run. V(0) for an action of a user, which is never refused.
+      has then acted on the run, or if the record is missing. V(0) for an action of a user, which is
+      never refused.
     type: int
     default: 0
   passes:
@@ -49,11 +50,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 records:
-  description: The records of all runs, by name.
+  description: The valid records of all runs, by name. An invalid record causes a warning.
   returned: no run is named
   type: dict
 record:
-  description: The record as it is now; empty if there is none.
+  description: The record with the change, also in check mode, which does not write it. Empty if
+    there is no record, or if O(wanted=stopped) and the record is invalid.
   returned: a run is named
   type: dict
 exists:
@@ -76,7 +78,8 @@ passes:
   type: list
   elements: dict
 last_pass:
-  description: The newest pass in one line; empty if no pass has ended yet.
+  description: The newest pass in one line; empty if no pass has ended yet, or if the passes can't
+    be read.
   returned: O(passes)
   type: str
 """

@@ -11,18 +11,20 @@ description:
     systemd, writes a line of the user's crontab.
   - While a scheduled playbook still runs, its timer does not start it again. Timers do not wait for
     each other.
-  - If the controller is off or asleep at a scheduled time, that execution is skipped.
+  - A time O(at) that passes while the controller is off or asleep is skipped. A controller that
+    wakes up at most five minutes late still starts the playbook. Timers with O(every) continue when
+    the controller is on again.
   - A timer that deletes a TPU (O(verb=delete)) deletes only the TPU with this O(zone) and
     O(node_id), never a later one of the same name.
 options:
   state:
-    description: V(present) creates or changes a timer, V(absent) removes one, V(list) changes
-      nothing.
+    description: V(present) creates or changes the timer of O(verb) and O(target), V(absent) removes
+      the timer O(name), V(list) changes nothing.
     type: str
     choices: [present, absent, list]
     default: list
   verb:
-    description: The playbook to schedule. C(watch), C(report), C(kill), C(restart) or C(delete).
+    description: The playbook to schedule, C(watch), C(report), C(kill), C(restart) or C(delete).
     type: str
     default: watch
   target:
@@ -48,14 +50,14 @@ options:
     type: str
     default: ""
   at:
-    description: A time in the format of systemd.time(7), such as V(2026-12-31 18:00). Needs
-      systemd.
+    description: A time in the format of systemd.time(7) with a time of day, such as V(2026-12-31
+      18:00). Needs systemd. Set either O(at) or O(every). C(kill) and C(delete) need O(at).
     type: str
     default: ""
   every:
     description: The interval between two starts of C(watch), C(report) or C(restart), such as V(1m)
-      or V(6h). A playbook that takes longer delays the next start. cron accepts minutes that divide
-      an hour, hours that divide a day, and V(1d).
+      or V(6h). A playbook that takes longer delays the next start. Without systemd, only minutes
+      that divide an hour, hours that divide a day, and V(1d) are accepted.
     type: str
     default: ""
   project:
@@ -92,12 +94,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 timers:
-  description: The names of all timers after the change.
+  description: The names of all installed timers.
   returned: success
   type: list
   elements: str
 lines:
-  description: When each timer is due, as lines of systemctl's table or of the crontab.
+  description: When each timer is due, as the lines of systemctl's table. Without systemd, a line
+    for each timer with the time fields of its crontab line and its name.
   returned: success
   type: list
   elements: str

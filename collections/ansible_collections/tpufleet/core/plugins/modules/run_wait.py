@@ -6,9 +6,11 @@ DOCUMENTATION = r"""
 module: run_wait
 short_description: Wait until a run has taken its first step, or has ended
 description:
-  - Polls each worker every few seconds and shows the progress. Stops waiting on all workers as soon
-    as one of them has failed.
-  - Retries a broken connection for two minutes. The run continues without the connection.
+  - Polls each worker every few seconds. Stops waiting on all workers as soon as one of them has
+    failed.
+  - Retries a broken connection for two minutes, then fails. The run continues without the
+    connection.
+  - Check mode skips the task, because no run was started.
 options:
   until:
     description: What to wait for.
@@ -50,8 +52,8 @@ RETURN = r"""
 outcome:
   description:
     - C(settled) if the run reached O(until) or ended. C(left) if another worker failed.
-      C(timed_out) if the first step did not come in time. C(continues) if the run did not end in
-      time.
+      C(timed_out) if the first step, C(continues) if the end of the run did not come within
+      O(seconds).
   returned: success
   type: str
 info:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_disk
-short_description: Attach a shared data disk to one worker for writing, or read-only to all
+short_description: Attach a shared data disk to one worker for writing, or read-only to all workers
 description:
   - Changes how a data disk is attached to running TPUs. With V(writable), one worker can fill it.
-    With V(shared), all TPUs of the fleet that have it in C(data_disks) can read it.
+    With V(shared), all READY TPUs of the fleet that have it in C(data_disks) can read it.
     C(fill_disk.yml) uses all states.
-  - Never formats and never deletes anything. Detaches the disk only from READY TPUs of this fleet;
-    if another TPU has it, that is an error.
+  - Never formats or deletes a disk. Detaches the disk only from the TPUs in RV(tpus). It is an
+    error if another TPU has it attached.
   - Uses v2alpha1 of the Cloud TPU API, because other versions cannot attach a disk to a single
     worker.
 author: tpufleet maintainers
@@ -32,17 +32,17 @@ options:
     type: str
     required: true
   tpu:
-    description: The TPU that writes to the disk. By default the first TPU of the fleet file that
-      has the disk.
+    description: The TPU that writes to the disk. By default the first READY TPU of the fleet file
+      that has the disk.
     type: str
     default: ""
   state:
     description:
-      - V(detached) detaches the disk from all its TPUs.
-      - V(writable) creates a missing disk that has a C(size_gb), and attaches it to worker 0 of
-        O(tpu) for writing. No other TPU may have it.
-      - V(shared) attaches the disk read-only to all workers of all its TPUs. A Hyperdisk gets the
-        access mode C(READ_ONLY_MANY), which can't be undone.
+      - V(detached) detaches the disk from the TPUs in RV(tpus).
+      - V(writable) attaches the disk to worker 0 of O(tpu) for writing. If the disk is missing and
+        has a C(size_gb), it is created. If other TPUs have the disk, use V(detached) first.
+      - V(shared) attaches the disk read-only to all workers of the TPUs in RV(tpus). A Hyperdisk
+        gets the access mode C(READ_ONLY_MANY), which can't be undone.
     type: str
     choices: [detached, writable, shared]
     default: shared
@@ -52,7 +52,8 @@ options:
     type: list
     elements: str
   timeout:
-    description: All steps together may take this many seconds for each TPU that shares the disk.
+    description: The time limit in seconds. It is multiplied by the number of TPUs in RV(tpus), and
+      applies to all steps together.
     type: int
     default: 600
 """
@@ -76,15 +77,17 @@ writer:
   type: str
   returned: success
 tpus:
-  description: The TPUs that share the disk. The first one is RV(writer). C(workers) is the number
+  description: The TPUs that share the disk. These are the READY TPUs of this fleet, in the zone of
+    the disk, that have it in C(data_disks). The first one is RV(writer). C(workers) is the number
     of workers of the TPU, and C(attached) has the numbers of the workers that had the disk before
     this call. The C(id) of a TPU changes if it is recreated.
   type: list
   elements: dict
   returned: success
 is_filled:
-  description: Whether the disk is a Hyperdisk that is shared already but not attached to all its
-    TPUs. Only O(state=shared) changes such a disk, and attaches it.
+  description: Whether the disk is a Hyperdisk that was shared before, and at least one TPU in
+    RV(tpus) does not have it. For such a disk, O(state=detached) and O(state=writable) change
+    nothing; O(state=shared) attaches it.
   type: bool
   returned: success
 description:

@@ -13,7 +13,7 @@ description:
     use the devices.
 options:
   lock:
-    description: The text of the lock file of the environment.
+    description: The text of the lock file whose environment the check uses.
     type: str
     required: true
   coordinator:
@@ -33,9 +33,9 @@ options:
     type: int
     default: 1
   command:
-    description: The command that computes the sum, as a list of words. The variable
+    description: The command that computes the sum, as a list of words. The environment variable
       C(TPUFLEET_PROOF) has the coordinator, the number of workers, this worker's index and the
-      time limit, as JSON.
+      time limit, as a JSON list. The last line of output must be JSON with C(devices) and C(sum).
     type: list
     elements: str
     required: true
@@ -60,13 +60,15 @@ EXAMPLES = r"""
 - name: Check the slice
   tpufleet.core.slice_proof:
     lock: "{{ lookup('ansible.builtin.file', 'requirements/worker-tpu.lock') }}"
-    coordinator: "{{ tpu_leader_ip }}:8476"
+    coordinator: "{{ tpu_leader_ip }}:8475"
     processes: "{{ tpu_worker_count }}"
     process: "{{ tpu_worker_id }}"
     command:
       - python
       - -c
       - "{{ lookup('ansible.builtin.file', 'roles/jax/files/prove_slice.py') }}"
+    platform: tpu
+    device_glob: "{{ tpu_device_glob }}"
   become: true
 """
 

@@ -8,8 +8,8 @@ short_description: Create an ssh key pair
 description:
   - Creates an ed25519 key pair without a passphrase if there is none. An existing private key stays
     as it is; a missing public key is derived from it.
-  - The private key is moved into place last, so that an interrupted task leaves a complete pair or
-    none.
+  - The private key is moved into place last, so that an interrupted task never leaves a new
+    private key without its public key.
 author: tpufleet maintainers
 extends_documentation_fragment: tpufleet.core.check_mode
 options:

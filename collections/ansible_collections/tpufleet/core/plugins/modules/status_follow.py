@@ -6,9 +6,10 @@ DOCUMENTATION = r"""
 module: status_follow
 short_description: Show the status repeatedly until all runs have ended
 description:
-  - Repeats the C(ansible-playbook) command that runs this task, without C(-e follow), every five
-    seconds. Each repetition writes its status to O(status_json), and this module shows the C(lines)
-    in that file. Connections to workers stay open.
+  - Repeats the C(ansible-playbook) command that runs this task, without C(-e follow), and waits
+    five seconds after each repetition. Each repetition writes its status to O(status_json), and
+    this module shows the C(lines) in that file. Ssh connections to workers stay open.
+  - A run that is wanted has not ended, even if no worker has it.
   - On a terminal, each status replaces the last one. Without a terminal, it is printed below the
     last one.
   - Ending the task with CTRL+C does not affect a run.

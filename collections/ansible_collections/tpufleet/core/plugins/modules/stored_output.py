@@ -20,13 +20,15 @@ options:
     type: path
     required: true
   lines:
-    description: How many of the last lines of each log of the last attempt to return.
+    description: How many lines to return from the end of each log of the last attempt. They are in
+      RV(answers).
     type: int
     default: 0
   to:
     description:
       - A directory to copy the output to. Each process of each attempt gets a directory
-        C(ATTEMPT/PROCESS) with C(log), C(metrics.jsonl), C(start.json) and C(exit.json).
+        C(ATTEMPT/PROCESS) with those of the files C(log), C(metrics.jsonl), C(start.json) and
+        C(exit.json) that are stored.
     type: path
   bundle:
     description: Whether to also write C(record.json) to O(to), the run's record without environment
@@ -56,12 +58,12 @@ location:
   returned: success
   type: str
 attempt:
-  description: The last attempt that has stored output.
+  description: The number of the last attempt that has stored output; null if nothing is stored.
   returned: success
   type: int
 answers:
-  description: How each process of this attempt ended, by worker, in the form of
-    M(tpufleet.core.run_info). Empty if nothing is stored.
+  description: How each process of this attempt ended, with the last lines of its log, by worker,
+    in the format of the result of M(tpufleet.core.run_info). Empty if nothing is stored.
   returned: success
   type: dict
 workers:

@@ -9,10 +9,11 @@ short_description: List or end the processes that hold a device but belong to no
 description:
   - Without O(end), lists the processes that have one of this worker's accelerator devices open but
     are not in the unit of a run.
-  - With O(end), sends TERM to these processes, and KILL to those that still hold a device ten
-    seconds later. A process gets a signal only if its pid and start time are still those in the
-    list.
-  - Then removes libtpu's lock file, unless a process holds it or a device, or a run is active.
+  - With O(end), sends TERM to the processes in O(end), and KILL to those that still hold a device
+    ten seconds later. A process gets a signal only if it still has the pid and the start time in
+    its C(id), and still holds a device.
+  - With O(end), finally removes libtpu's lock file, unless a process holds it or a device, or a run
+    is active.
 options:
   device_glob:
     description: The glob pattern of the accelerators' device files. Empty for a worker without

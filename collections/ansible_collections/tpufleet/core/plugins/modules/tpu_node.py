@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: tpu_node
 short_description: Create, change, start, stop or delete one Cloud TPU
 description:
-  - Compares the TPU with the options, changes only what differs, and waits until it is READY or
-    deleted.
+  - Compares the TPU with the options, changes only what differs, and waits until the TPU is READY,
+    STOPPED or deleted.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
   - For a whole fleet, use M(tpufleet.core.tpu_fleet), as C(create.yml) and C(delete.yml) do.
 author: tpufleet maintainers
@@ -17,7 +17,8 @@ extends_documentation_fragment:
   - tpufleet.core.diff_mode
 attributes:
   diff_mode:
-    description: Shows the TPU before and after; metadata only by length and digest.
+    description: Shows the TPU before and after. Of each metadata entry, it shows only the length
+      and a digest.
 options:
   name:
     description: The name of the TPU.
@@ -57,7 +58,7 @@ options:
     default: false
   recreate:
     description: Whether to delete and recreate the TPU if it differs in a setting that can't be
-      changed.
+      changed, or was preempted or terminated.
     type: bool
     default: false
   replace_dead:
@@ -105,9 +106,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: The TPU with its id, state, health and the workers' addresses.
+  description: The TPU with its id, state, health and the workers' addresses. In check mode, the TPU
+    before the change.
   type: dict
-  returned: if it exists
+  returned: if the TPU exists, except with O(state=absent)
   sample: {name: demo, zone: us-central2-b, state: READY, workers: [{internal_ip: 10.0.0.2}]}
 msg:
   description: What the task did, in one line.

@@ -52,7 +52,7 @@ options:
   tier:
     description:
       The kind of TPUs. V(spot) TPUs are cheaper and may be preempted at any time. V(guaranteed)
-      TPUs stay for O(min_duration). V(on-demand) TPUs are neither.
+      TPUs stay for O(min_duration). V(on-demand) TPUs are neither spot nor guaranteed.
     type: str
     choices: [on-demand, spot, guaranteed]
     default: on-demand
@@ -78,8 +78,8 @@ options:
     type: bool
     default: true
   replace_dead:
-    description: Whether to delete a queued resource of this name that is FAILED or SUSPENDED, and
-      create it again.
+    description: Whether to delete a queued resource of this name that is FAILED, SUSPENDED or
+      SUSPENDING, and create it again. If false, such a queued resource is an error.
     type: bool
     default: true
   force:
@@ -118,9 +118,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 request:
-  description: The queued resource with its state, error, tier and the names of its TPUs.
+  description: The queued resource with its state, error, tier and the names of its TPUs. C(tier) is
+    empty for O(tier=on-demand).
   type: dict
-  returned: if it exists
+  returned: if the queued resource exists, except with O(state=absent)
   sample: {name: big, zone: us-central2-b, state: ACTIVE, tier: spot, nodes: [big-0, big-1]}
 msg:
   description: What the task did, in one line.

@@ -7,11 +7,13 @@ module: trainer_command
 short_description: Plan a command of this project's trainer for a run
 description:
   - Reads the run's record and returns a launch that runs C(python -m train COMMAND) with the
-    config, overrides, release, environment and checkpoints of the run's last launch, for
-    M(tpufleet.core.run_command). Runs on the controller only.
-  - The launch has one process on each worker of the TPU. V(export), a command with C(JAX_PLATFORMS)
-    set to C(cpu) and a command for a run on one chip have one process, on the first worker.
-  - Fails for a run of another trainer, and if a worker of the TPU is not READY.
+    config, overrides, release, environment and checkpoints of the run's last launch. Pass the
+    launch to M(tpufleet.core.run_command), which runs it. This module runs on the controller only.
+  - The launch has one process on each worker of the TPU. It has only one process, on the first
+    worker, for V(export), for a run on one chip, and if the environment variable C(JAX_PLATFORMS)
+    is C(cpu).
+  - Fails for a run of another trainer or with a container image, and if a worker that the launch
+    needs is not READY.
 options:
   command:
     description: The command of the trainer to run.
@@ -46,8 +48,9 @@ options:
     type: str
     choices: [transformers, plain]
   to:
-    description: Where V(export) writes. This is C(gs://BUCKET/PREFIX), or a directory of the
-      controller, to which the caller copies the result from RV(export).
+    description: Where V(export) writes, either C(gs://BUCKET/PREFIX) or a directory of the
+      controller. For a directory, the export is written to RV(export) on the worker, and you must
+      copy it from there.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -78,8 +81,8 @@ launch:
   returned: success
   type: dict
 code:
-  description: The path of the run's release in this controller's cache. Empty if the cache does not
-    have it.
+  description: The path of the run's release in this controller's cache. Empty if the release is not
+    there or is damaged.
   returned: success
   type: str
 setup:
@@ -87,8 +90,8 @@ setup:
   returned: success
   type: str
 export:
-  description: The directory on the worker that V(export) writes to; empty for other commands and
-    for a bucket.
+  description: The directory on the worker to which V(export) writes. Empty for other commands, and
+    if O(to) is a bucket.
   returned: success
   type: str
 """

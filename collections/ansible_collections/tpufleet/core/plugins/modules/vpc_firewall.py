@@ -9,10 +9,10 @@ description:
   - Manages firewall rules of a VPC network for all machines with the network tag O(tag). They allow
     ssh from O(ssh_from) only, allow everything from machines with the same tag, and deny all other
     inbound access.
-  - Never changes a rule that it did not create for this fleet. The names of the fleet's rules are
-    O(name) with V(-inside), V(-ssh), V(-ssh6), V(-rest) or V(-rest6) appended, and their
-    descriptions name the fleet. There is a warning for each other rule that takes precedence over
-    them and allows access from every address.
+  - The names of the fleet's rules are O(name) with V(-inside), V(-ssh), V(-ssh6), V(-rest) or
+    V(-rest6) appended, and their descriptions name the fleet. A rule that was not created for this
+    fleet is never changed; it is an error if it has one of these names. There is a warning for each
+    other rule that takes precedence over the fleet's rules and allows access from every address.
   - Set the tag of a TPU with C(tags) in C(tpu_fleet). C(create.yml) adds it if C(fleet_firewall) is
     set.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
@@ -73,7 +73,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Allow only ssh from the office
+- name: Allow ssh only from the office
   tpufleet.core.vpc_firewall:
     api: "{{ tpu_api }}"
     ssh_from: [203.0.113.0/28]

@@ -1,7 +1,7 @@
 """Quota of TPU chips: which quota is used up, and which resources hold it.
 
-Existing TPUs hold quota, and so do queued resources until they are deleted. Each zone has one quota
-for each TPU generation and kind (preemptible or on demand).
+TPUs hold quota unless they are preempted, and queued resources until they are deleted. Each zone
+has one quota for each TPU generation and kind (preemptible or on demand).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...module_utils.worker.node_identity import NodeIdentity
 
 LABEL = "tpufleet-fleet"
-#: Inventory group of the READY workers of TPUs that do not belong to this fleet.
+#: Inventory group of the hosts of TPUs that do not belong to this fleet.
 FOREIGN_GROUP = "foreign"
 
 

@@ -39,7 +39,7 @@ class ChangeOptions:
         check: change nothing; return what would change.
         recreate: delete and recreate a TPU that differs in an immutable field.
         replace_dead: delete and recreate a TPU that was preempted.
-        timeout: seconds for each TPU.
+        timeout: seconds for each try to create a TPU.
         confirmed: keys of the resources whose deletion the user confirmed; None if none is needed.
         check_owner: raises CloudError for an existing TPU or request that must not be changed.
         wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
