@@ -306,8 +306,8 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     """Compare the plugin with the static file; return ratio, difference and the plugin's peak MiB.
 
     The ratio is the plugin's median time divided by the file's. The difference is the median over
-    the rounds of the plugin's time minus the file's, in seconds. The fastest runs are printed too,
-    because they show the influence of a busy machine.
+    the rounds of the plugin's time minus the file's, in seconds. The fastest runs are printed too:
+    if they differ much from the medians, the machine was busy.
     """
     bench.cloud.start_counting()
     plugin, static = alternating(

@@ -96,9 +96,10 @@ def check_same(file_model: ModelConfig, configured: ModelConfig, source: str) ->
     ``file_model`` is the model of the files, ``configured`` that of the config. Dropout may differ.
     The context may differ, too, unless the config needs more learned positions than the files have.
     """
-    # If an option of IMPLIED is null in the config, derive it from the files' other options: the
-    # config has these once the listed options are set. If the files' heads do not divide their
-    # width, no exact head_dim follows, so list it.
+    # An option of IMPLIED that is null in the config follows from other options. Once the user has
+    # set what the error lists, these are the options of the model files, so compare the value that
+    # follows from those. If heads do not divide width there, no head_dim follows: then the error
+    # lists head_dim, too.
     sizes = _resolved(replace(file_model, **{key: getattr(configured, key) for key in IMPLIED}))
     configured_options = _resolved(configured) | {key: sizes[key] for key in IMPLIED}
     if configured.head_dim is None and file_model.width % file_model.heads:

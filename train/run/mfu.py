@@ -41,8 +41,8 @@ def flops_per_token(cfg: Config) -> float:
 
     These are 6 per parameter of each matrix, including the output layer, plus 12 · layers · heads ·
     head width · context for attention (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A
-    matrix without a gradient (frozen, or without a LoRA adapter) counts 4 instead of 6 per
-    parameter. Vocabulary padding, rematerialization and the products of adapters do not count.
+    matrix that is not trained counts 4 instead of 6 per parameter; one with a LoRA adapter counts
+    as trained. Vocabulary padding, rematerialization and the products of adapters do not count.
     """
     model = cfg.model
     params = jax.eval_shape(lambda: lora.init_params(cfg))

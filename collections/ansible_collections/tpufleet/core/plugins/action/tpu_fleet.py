@@ -148,8 +148,8 @@ class ActionModule(ActionBase):
         if name:
             alive = [node for node in all_nodes if not node.is_lost]
             requests = observed.waiting_requests(queue, alive, {(name, zone)})
-            # A missing TPU counts as deleted already if the fleet or the queue lists it. Any other
-            # name is an error.
+            # A TPU that does not exist in the cloud counts as deleted already if it is in the fleet
+            # file or if a queued resource requests it. Any other name is an error.
             is_known = any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(all_nodes, name, zone, requests=requests, known=is_known)
             requests = without_nodes(requests, nodes)  # deleting a TPU also deletes its request

@@ -91,7 +91,10 @@ def run_tool(*command: str) -> subprocess.CompletedProcess:
 
 
 def output_of(*command: str) -> str:
-    """Run a tool and return its output. Raises UnusableDiskError if it fails, OSError."""
+    """Run a tool and return its output.
+
+    Raises UnusableDiskError if the tool fails, OSError if it cannot be started.
+    """
     result = run_tool(*command)
     if result.returncode:
         lines = [line.strip() for line in result.stderr.strip().splitlines()] or ["no error output"]

@@ -151,8 +151,8 @@ def run_proof(
             raise ValueError(last_line)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ProofError(
-            "its last line of output is not a JSON object with a number of devices "
+            "the proof's last line of output is not a JSON object with a number of devices "
             f"({last_line[:200]!r}). "
-            'End with a line such as {"devices": 4}'
+            'It must print such a line last: {"devices": 4}'
         ) from None
     return output

@@ -255,8 +255,8 @@ def _disks(disks: object, context: str) -> tuple[Disk, ...]:
             or not isinstance(options.get("type", ""), str)
         ):
             raise NotConfigured(
-                f"{context}: data_disks: expected a disk's name, or name, mode (read-only, which "
-                f"is the default, or read-write), size_gb and type ({disk!r:.60})"
+                f"{context}: data_disks: expected a disk's name, or a mapping with name and, if "
+                f"needed, mode (read-only or read-write), size_gb and type ({disk!r:.60})"
             )
         size, kind = int(options.get("size_gb", 0)), str(options.get("type", ""))
         parsed.append(Disk(str(options["name"]), options.get("mode") == "read-write", size, kind))

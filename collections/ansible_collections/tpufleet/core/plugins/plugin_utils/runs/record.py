@@ -202,7 +202,7 @@ def _history(value: Any) -> tuple[Event, ...]:
         try:
             events.append(parse_event(event, _seconds(checked(event, Mapping).get("time")) or 0.0))
         except ValueError:
-            raise ValueError("has an item that is not an event") from None
+            raise ValueError("has an entry that is not a valid event") from None
     return tuple(events)
 
 

@@ -66,7 +66,7 @@ def parse_heartbeat(value: object) -> Heartbeat:
     if not isinstance(controller, str) or not _CONTROLLER.fullmatch(controller):
         raise HeartbeatError("heartbeat of the watch: invalid controller")
     if not isinstance(error, str):
-        raise HeartbeatError("heartbeat of the watch: the field error is not a string")
+        raise HeartbeatError("heartbeat of the watch: the value of error is not a string")
     try:
         outcome = PassOutcome(str(value.get("outcome")))
     except ValueError:
