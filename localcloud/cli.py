@@ -57,13 +57,13 @@ def down(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     print_line(f"local cloud {local_cloud.name!r} is removed")
 
 
-def clean(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
+def clean(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove every local cloud of this checkout and the cached root file systems."""
     directory = clouds_directory()
     for entry in sorted(directory.glob("*")):
         if NAME.fullmatch(entry.name) and cloud.is_cloud_directory(entry):
             down(LocalCloud.of(entry.name), options)
-    cloud.remove_images(report=print_line)
+    cloud.remove_images(local_cloud, report=print_line)
     if not directory.exists():
         return
     try:

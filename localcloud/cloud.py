@@ -129,8 +129,12 @@ def _down(cloud: LocalCloud, report: Report) -> None:
     kernel_limits.restore_after_the_last_cloud()
 
 
-def remove_images(*, report: Report) -> None:
-    """Remove the cached root file systems. No cloud on this host can start meanwhile."""
+def remove_images(cloud: LocalCloud, *, report: Report) -> None:
+    """Remove the cached root file systems. No cloud on this host can start meanwhile.
+
+    If this process is not root, raises CloudError, which suggests a command for ``cloud``.
+    """
+    _check_root(cloud, "clean")
     with _lock_host(report):
         image.remove_all(report)
 

@@ -60,10 +60,11 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
     assert (parsed_cloud, options.verb, options.yes) == (own, "down", True)
 
 
-def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch):
+@pytest.mark.parametrize("start", [cloud.up, cloud.remove_images])
+def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch, start):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CloudError) as refused:
-        cloud.up(own, report=print)
+        start(own, report=print)
     line = str(refused.value).rpartition("Run: ")[2]
     assert line.startswith("sudo env TPUFLEET_LOCALCLOUD_DIR=")
     assert parse_command(line)[0] == own

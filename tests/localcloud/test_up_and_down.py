@@ -37,6 +37,7 @@ def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         cloud._remove_directory(local_cloud)
 
     monkeypatch.setattr(cloud, "down", down)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     return names
 
 
