@@ -178,8 +178,11 @@ def read_faults(
 
 def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
     fields = _FIELDS[kind]
-    counted, of_calls = ("times",) * (kind != "quota"), ("method",) * (kind in _CALL_KINDS)
-    common = ("zone", *counted, "forSeconds", *of_calls)
+    common = ["zone", "forSeconds"]
+    if kind != "quota":
+        common.append("times")
+    if kind in _CALL_KINDS:
+        common.append("method")
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
         known = ", ".join([*fields, *common])
         raise invalid(kind, f"{entry!r} is not an object with only these keys: {known}")

@@ -6,7 +6,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import typed_va
 
 from harness.playbooks import environment_of, flat, play
 
-EXAMPLES = {"set": "steps=2000 seed=2", "command": "PROGRAM ARGUMENT", "env": "A=1 B=2"}
+EXAMPLES = {
+    "set": "steps=2000 seed=2",
+    "command": "PROGRAM ARGUMENT",
+    "env": "A=1 B=2",
+    "at": "2026-12-31 18:00",
+}
 
 
 def test_train_refuses_a_value_that_is_cut_and_shows_how_to_quote_it(local_api):
@@ -44,14 +49,23 @@ def cut(monkeypatch, *extra_vars):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_option_that_may_contain_spaces_is_checked(monkeypatch, name):
-    error = cut(monkeypatch, "run=a tpu=b", f"{name}=first second=third")
+    error = cut(
+        monkeypatch, "run=a tpu=b", f"{name}=first {'second' if name == 'at' else 'second=third'}"
+    )
 
     assert f"train.yml -e {name}='\"{EXAMPLES[name]}\"'" in error
 
 
 @pytest.mark.parametrize(
     "extra_vars",
-    ['set="steps=5 seed=2"', '{"command": "sh mine.sh"}', "run=a tpu=b", "set=steps=5", "@a.yml"],
+    [
+        "at=18:00 kill=mine",
+        'set="steps=5 seed=2"',
+        '{"command": "sh mine.sh"}',
+        "run=a tpu=b",
+        "set=steps=5",
+        "@a.yml",
+    ],
 )
 def test_complete_values_and_other_types_are_accepted(monkeypatch, extra_vars):
     assert cut(monkeypatch, extra_vars) == ""

@@ -130,7 +130,7 @@ def playbook_arguments(
         if not re.fullmatch(ZONE, zone) or not re.fullmatch(NODE_ID, node_id):
             raise ScheduleError(
                 f"delete: the zone and the id of TPU {target} are not known ({zone!r:.80}, "
-                f"{node_id!r:.80}). Use schedule.yml, which finds them: ansible-playbook "
+                f"{node_id!r:.80}). To find them, run: ansible-playbook "
                 f"playbooks/schedule.yml -e delete={target} -e at='\"2026-12-31 18:00\"'"
             )
         variables += [f"zone={zone}", f"node_id={node_id}", "yes=true"]

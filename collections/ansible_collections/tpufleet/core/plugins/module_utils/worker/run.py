@@ -78,7 +78,8 @@ def check_name(run: str) -> str:
     if not RUN_NAME.fullmatch(run):
         raise RunError(
             f"invalid run name ({run!r}). Use at most 100 letters, digits, '_', '.' and '-', "
-            "beginning with a letter or digit, such as -e run=first"
+            "beginning with a letter or digit: -e run=NAME. See your runs: "
+            "ansible-playbook playbooks/status.yml"
         )
     return run
 

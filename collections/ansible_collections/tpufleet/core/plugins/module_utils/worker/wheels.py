@@ -155,8 +155,8 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                 if file_digest(new / member.name) not in lock:
                     (new / member.name).unlink()
                     raise EnvError(
-                        f"{member.name} does not match a hash in the lock file. Delete the "
-                        "directory packs in jax_wheels_cache (default: ~/.cache/tpufleet) on the "
+                        f"{member.name} does not match a hash in the lock file. Delete packs and "
+                        "wheels in jax_wheels_cache (default: ~/.cache/tpufleet) on the "
                         "controller, then run: ansible-playbook setup.yml"
                     )
     except tarfile.TarError as error:
@@ -184,7 +184,8 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
             shutil.rmtree(folder)
             raise EnvError(
                 f"{wheel.name} did not match a hash in the lock file, so {folder} was removed. "
-                "Download the wheels again: ansible-playbook setup.yml"
+                "Download the wheels again: ansible-playbook setup.yml. If that does not help, "
+                "remove this directory on the TPU's worker 0, too"
             )
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():

@@ -11,6 +11,9 @@ from ansible import context
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.splitter import parse_kv
 
+_WITH_PAIRS = ("set", "env", "command")
+"""Variables whose values may contain NAME=VALUE, which Ansible takes for another variable."""
+
 
 def truncated_value_error(examples: Mapping[str, str], playbook: str) -> str:
     """Return an error if Ansible cut a ``-e`` value at its first space; empty if it did not.
@@ -31,7 +34,8 @@ def truncated_value_error(examples: Mapping[str, str], playbook: str) -> str:
 
 def _is_truncated(argument: str, name: str) -> bool:
     try:
-        return set(parse_kv(argument)) != {name}
+        others = set(parse_kv(argument)) - {name}
+        return bool(others) if name in _WITH_PAIRS else "_raw_params" in others
     except AnsibleError:
         return False  # Ansible itself reports the syntax error
 
