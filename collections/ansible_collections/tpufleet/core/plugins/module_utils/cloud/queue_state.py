@@ -63,12 +63,14 @@ def ensure_requested(
     if request and not request.is_dead and not request.is_ending:
         differences = spec.differences(request)
         if differences:
-            is_one_tpu = spec.nodes == (name,)
-            playbook = f"ansible-playbook playbooks/delete.yml -e tpu={name} -e zone={zone}"
+            delete = "state: absent"
+            if spec.nodes == (name,):  # otherwise delete.yml does not know the name
+                delete += (
+                    f", or: ansible-playbook playbooks/delete.yml -e tpu={name} -e zone={zone}"
+                )
             raise errors.Different(
                 f"queued resource {request.where} exists, but {'; '.join(differences)}, which "
-                f"can't be changed. Delete it (state: absent{f', or: {playbook}' * is_one_tpu}), "
-                "and create it again"
+                f"can't be changed. Delete it ({delete}), and create it again"
             )
         if wait and not check:
             request = _wait_active(api, request, deadline, progress)
