@@ -380,3 +380,27 @@ def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_the_fleet_label_and_key
     assert "tpu:ssh-ed25519 AAAA me" in after["metadata"]["ssh-keys"]
     assert "changed=0" in flat(second)
     assert "foreign" not in groups_of(environment)  # an empty group is not listed
+
+
+def test_a_tpu_whose_name_begins_like_a_multislice_is_selected():
+    groups = {
+        "tpu": ["multislice-a-w0", "b-0-w0"],
+        "tpu_multislice_a": ["multislice-a-w0"],
+        "multislice_a": ["b-0-w0"],
+    }
+    assert workers_of(groups, "multislice-a") == ["multislice-a-w0"]
+    assert workers_of(groups, "multislice_a") == ["b-0-w0"]
+
+
+def test_a_key_without_a_user_is_refused(local_api, tmp_path):
+    key, book = tmp_path / "key.pub", tmp_path / "book.yml"
+    key.write_text("ssh-ed25519 AAAA me\n")
+    task = {
+        "api": "{{ tpu_api }}",
+        "fleet": [DEMO],
+        "ssh_user": "",
+        "ssh_public_key_file": str(key),
+    }
+    tasks = [{"tpufleet.core.tpu_fleet": task}]
+    book.write_text(json.dumps([{"hosts": "localhost", "tasks": tasks}]))
+    assert "ssh_user is empty" in flat(play(environment_of(local_api), book, "--check"))

@@ -537,3 +537,20 @@ def test_unreachable_workers_are_named_and_do_not_fail_a_deletion(environment, l
     result = succeeds(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
     for worker in ("demo-w0", "demo-w1"):
         assert f"{worker} may still accept the addresses of deleted TPUs" in flat(result)
+
+
+@pytest.mark.parametrize("tpu", ["_us-central2-b", "_"])
+def test_a_zone_with_an_empty_name_never_means_the_whole_fleet(environment, local_api, tpu):
+    local_api.ready("demo", labels=OURS)
+    output = error_of(environment, "playbooks/delete.yml", "-e", f"tpu={tpu}", "-e", "yes=true")
+    assert "the name of the TPU is empty" in output
+    assert local_api.node("demo")["state"] == "READY"
+
+
+def test_the_whole_fleet_is_deleted_in_all_zones_of_an_entry(environment, local_api, tmp_path):
+    zones = ("us-central1-b", "us-central1-c")
+    for zone in zones:
+        local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS)
+    options = fleet_of_demo(tmp_path, *zones)
+    succeeds(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
+    assert local_api.get("locations/-/nodes").get("nodes", []) == []

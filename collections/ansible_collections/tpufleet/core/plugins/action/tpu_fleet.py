@@ -79,7 +79,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=_SPEC)
         try:
-            if options["only"] is not None and not options["only"].strip():
+            if options["only"] is not None and not name_and_zone(options["only"])[0].strip():
                 raise NotConfigured("the name of the TPU is empty. Name a TPU, or omit -e tpu=")
             if options["node_id"] == "":
                 raise NotConfigured(
@@ -112,6 +112,11 @@ class ActionModule(ActionBase):
         unwanted = observed.match(all_entries, nodes, zones, is_own).unwanted
         key = ""
         if options["ssh_public_key_file"] and not options["os_login"]:
+            if not options["ssh_user"]:
+                raise NotConfigured(
+                    "ssh_user is empty, so new TPUs cannot get an ssh key. Set ssh_user: tpu in "
+                    "tpu.yml of the inventory"
+                )
             key = f"{options['ssh_user']}:{self._public_key(options['ssh_public_key_file'])}"
         selected = tuple(
             replace(
@@ -157,7 +162,11 @@ class ActionModule(ActionBase):
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, all_nodes, queued)
             is_own = _own_node_filter(options)
-            nodes = list(observed.match(fleet, all_nodes, zones, is_own).present.values())
+            matched = observed.match(fleet, all_nodes, zones, is_own)
+            places = {(tpu.name, place) for tpu in fleet for place in tpu.zones}
+            # A TPU of the fleet file may exist in several of its zones.
+            others = [node for node in matched.unwanted if (node.name, node.zone) in places]
+            nodes = [*matched.present.values(), *filter(is_own, others)]
             not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
             not_deleted += filter(
                 None, (request_blocker(request, options["fleet_name"]) for request in requests)

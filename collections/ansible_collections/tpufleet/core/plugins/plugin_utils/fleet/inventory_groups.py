@@ -126,4 +126,4 @@ def unknown_tpu_text(tpu: str, groups: Groups, hostvars: HostVars, fleet: Any) -
 def group_of(tpu: str) -> str:
     """Return the inventory group of a TPU or of a multislice (``multislice_NAME``)."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
-    return safe if safe.startswith("multislice_") else f"tpu_{safe}"
+    return safe if tpu.startswith("multislice_") else f"tpu_{safe}"
