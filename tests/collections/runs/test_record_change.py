@@ -292,3 +292,10 @@ def test_a_run_is_not_called_unknown_if_no_worker_can_be_asked():
 
 def test_the_warning_about_a_missing_record_shows_how_to_kill_in_another_fleet_state():
     assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")
+
+
+def test_a_run_does_not_move_while_the_zone_of_its_tpu_does_not_answer(store):
+    put_record(store)
+    launch = replace(launch_spec(), nodes=ON_OTHER)
+    with pytest.raises(RunError, match="may still train there"):
+        record_launch(store, launch, ready=ON_OTHER, unlisted=[ON_POD[0].zone])

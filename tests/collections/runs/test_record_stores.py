@@ -347,3 +347,9 @@ def test_the_archive_is_beside_the_records(tmp_path, end):
     assert (runs.read_all().usable, runs.read("mine")) == ({}, record)
     assert (tmp_path / "archive/runs/mine.json").is_file()
     assert list(runs.read_all(archived=True).usable) == ["mine"]
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RecordError, match="can't be listed"):
+        RecordFolder(str(tmp_path)).runs()

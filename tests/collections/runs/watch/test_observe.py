@@ -303,3 +303,13 @@ def test_the_health_and_the_workers_of_all_slices_are_observed():
         "UNHEALTHY_TENSORFLOW",
         (),
     )
+
+
+def test_maintenance_of_any_slice_is_observed():
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
+    record = run_record(tpu="multislice_s", nodes=nodes)
+    listed = [
+        ObservedTpu("a", ZONE, "a", "READY", True, health="HEALTHY"),
+        ObservedTpu("b", ZONE, "b", "READY", True, health="UNHEALTHY_MAINTENANCE"),
+    ]
+    assert Snapshot({}, {}, (listed,), 0.0).of(record).health == "UNHEALTHY_MAINTENANCE"

@@ -20,7 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
 )
 
 from tests.collections.runs.passes import POD, Controller
-from tests.collections.runs.records import ZONE, run_record
+from tests.collections.runs.records import RELEASE, ZONE, run_record
 
 OTHER_ZONE = "europe-west4-b"
 TWO = replace(POD, workers=2)
@@ -282,3 +282,26 @@ def test_no_tpu_is_deleted_if_the_stored_idle_times_are_malformed(controller, do
         delete_idle(controller)
 
     assert deleted(controller) == []
+
+
+def test_a_release_that_another_fleet_needs_stays(tmp_path):
+    names, now = [f"{i:016x}" for i in range(8)], time.time()
+    for i, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (now - 1e6 + i, now - 1e6 + i))
+    prune(tmp_path, Records({"b": run_record("b", release=names[0])}), now)
+    prune(tmp_path, Records({}), now)
+    assert (tmp_path / names[0]).is_dir()
+
+
+def test_the_release_of_a_stopped_run_in_the_archive_stays(controller):
+    controller.record_launch("old", wanted="stopped")
+    store = controller.watch().store
+    store.archive_finished(store.read_all().usable.values(), controller.now + 8 * 86400)
+    releases = controller.state_dir / "releases"
+    for name in (RELEASE, *(f"{i:016x}" for i in range(6))):
+        (releases / name).mkdir(parents=True)
+    os.utime(releases / RELEASE, (1, 1))
+    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    Upkeep(controller.watch(), idle).run([], controller.snapshot(), Records({}))
+    assert (releases / RELEASE).is_dir()

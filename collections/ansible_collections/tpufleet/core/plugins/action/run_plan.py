@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -127,7 +127,8 @@ class ActionModule(ActionBase):
                 check_no_secrets(parse_env(shared, name), name)
             placements, launches, config = self._plan_new(options, workers, nodes)
         checked = [LaunchSpec.from_json(launch.to_json()) for launch in launches.values()]
-        results = self._record_launches(options, store, checked, ready_tpus(task_vars))
+        unlisted = hostvars[hosts[0]].get("tpu_unreachable") or ()
+        results = self._record_launches(options, store, checked, ready_tpus(task_vars), unlisted)
         return {
             "changed": any(result.is_recorded for result in results),
             "release": checked[0].release,
@@ -165,10 +166,11 @@ class ActionModule(ActionBase):
         store: RunStore,
         launches: list[LaunchSpec],
         ready: set[NodeIdentity],
+        unlisted: Collection[str],
     ) -> list[RecordLaunchResult]:
         """Record all runs as wanted, in parallel because each record may need HTTP requests.
 
-        ``ready`` are the READY TPUs.
+        ``ready`` are the READY TPUs, ``unlisted`` the zones that did not answer.
         """
 
         def record_one(
@@ -180,6 +182,7 @@ class ActionModule(ActionBase):
                 is_relaunch=options["relaunch"],
                 same_checkpoints=options["same_checkpoints"] and not options["relaunch"],
                 ready=() if options["relaunch"] else ready,
+                unlisted=() if options["relaunch"] else unlisted,
                 check=check,
             )
 

@@ -240,7 +240,7 @@ class Snapshot:
                 for host in tpu_hosts
             ),
             workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
-            health=next((tpu.health for tpu in tpus if tpu.health), "") if is_ready else "",
+            health=_worst_health(tpu.health for tpu in tpus) if is_ready else "",
             is_confirmed=states[-1] in states[-2:-1],
             any_worker_answers=any(
                 reported_runs(answer) is not None for answer in self.answers.values()
@@ -258,3 +258,13 @@ class Snapshot:
     def with_listing(self, listed: Sequence[ObservedTpu], listed_at: float) -> Snapshot:
         """Return a copy with the TPUs that the API listed at ``listed_at`` (unix seconds)."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=listed_at)
+
+
+def _worst_health(healths: Iterable[str]) -> str:
+    """Return the worst health: maintenance, then another UNHEALTHY one, then any that is known."""
+
+    def badness(health: str) -> tuple[bool, bool, bool]:
+        is_unhealthy = health.startswith("UNHEALTHY")
+        return health == "UNHEALTHY_MAINTENANCE", is_unhealthy, bool(health)
+
+    return max(healths, key=badness, default="")

@@ -52,6 +52,7 @@ def record_launch(
     is_checked: bool = False,
     same_checkpoints: bool = False,
     ready: Collection[NodeIdentity] = (),
+    unlisted: Collection[str] = (),
     fence: int = 0,
     check: bool = False,
 ) -> RecordLaunchResult:
@@ -69,6 +70,7 @@ def record_launch(
         same_checkpoints: whether to fail if the record has another checkpoint location.
         ready: the READY TPUs. If the run may still train on one of them that the launch does not
             use, record_launch() fails, because two TPUs would write to the same checkpoints.
+        unlisted: the zones that did not answer. Their TPUs may be READY, too.
         fence: the fencing number (lease.py) of the launch; 0 for a launch without a lease.
         check: whether to return the result without writing it.
     """
@@ -80,7 +82,8 @@ def record_launch(
         if compared and (problem := moved_checkpoints_error(compared, launch)):
             raise RunError(problem)
         was_wanted = last_record is not None and last_record.is_wanted
-        if last_record and was_wanted and (problem := other_tpu_error(last_record, launch, ready)):
+        wanted = last_record if was_wanted else None
+        if wanted and (problem := other_tpu_error(wanted, launch, ready, unlisted)):
             raise RunError(problem)
         last_attempt = last_record.attempt if last_record else 0
         is_same = last_record is not None and last_record.launch.definition() == launch.definition()
@@ -162,13 +165,21 @@ def moved_checkpoints_error(record: RunRecord, launch: LaunchSpec) -> str:
     )
 
 
-def other_tpu_error(record: RunRecord, launch: LaunchSpec, ready: Collection[NodeIdentity]) -> str:
-    """Return an error if the run may still train on a READY TPU that ``launch`` does not use.
+def other_tpu_error(
+    record: RunRecord,
+    launch: LaunchSpec,
+    ready: Collection[NodeIdentity],
+    unlisted: Collection[str] = (),
+) -> str:
+    """Return an error if the run may still train on a TPU that ``launch`` does not use.
 
-    Returns an empty string if that TPU is lost: the run may then move.
+    This is a READY TPU, or one in a zone that did not answer (``unlisted``). Returns an empty
+    string if that TPU is lost: the run may then move.
     """
     other_tpus = sorted(
-        node.name for node in record.launch.nodes if node in ready and node not in launch.nodes
+        node.name
+        for node in record.launch.nodes
+        if (node in ready or node.zone in unlisted) and node not in launch.nodes
     )
     if not other_tpus:
         return ""

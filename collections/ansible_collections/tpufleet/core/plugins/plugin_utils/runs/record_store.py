@@ -137,7 +137,16 @@ class RecordFolder(RecordStore):
 
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record."""
-        return sorted(path.stem for path in self._folder.glob("*.json"))
+        try:
+            names = [path.name for path in self._folder.iterdir()]  # Path.glob would hide errors
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RecordError(
+                f"the records in {self._folder} can't be listed: {error.strerror}. Correct this, "
+                "or set fleet_state to another directory"
+            ) from error
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _load(self, run: str) -> tuple[dict[str, Any], int]:
         path = self._folder / f"{run}.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,7 +66,10 @@ class Upkeep:
                     deleted.append(name)
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
-                prune(self.watch.actor.state_dir / RELEASES, store.read_all(), now)
+                releases = self.watch.actor.state_dir / RELEASES
+                # The archive may be large, so read it only if a release may be deleted.
+                may_delete = len(list(releases.glob("*"))) > RETAINED_RELEASES
+                prune(releases, store.read_all(archived=may_delete), now)
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
             errors.append(str(error))
@@ -162,6 +166,10 @@ def prune(releases: Path, records: Records, now: float) -> list[str]:
     cached: dict[str, float] = {}
     if releases.is_dir():
         cached = {path.name: path.stat().st_mtime for path in releases.iterdir() if path.is_dir()}
+    for record in records.usable.values():
+        release = record.launch.release
+        if record.wanted is not DesiredState.DONE and release in cached:
+            os.utime(releases / release, (now, now))  # another fleet may prune the same directory
     to_delete = releases_to_delete(cached, records.usable.values(), now)
     for name in to_delete:
         shutil.rmtree(releases / name, ignore_errors=True)
