@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_checkpoints
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machine import (
     Machine,
     checkpoint_findings,
@@ -211,3 +212,14 @@ def test_write_access_of_a_worker_to_run_records_is_a_problem(machine, error, st
 
 def test_records_in_a_directory_of_the_controller_need_no_check_on_workers(machine):
     assert list(records_findings(replace(machine, fleet_state="~/fleet"))) == []
+
+
+def test_a_worker_that_may_only_create_records_is_a_problem(machine, monkeypatch):
+    def refused(*_):
+        raise refusal(403)
+
+    monkeypatch.setattr(run_checkpoints, "storage_api", lambda _: None)
+    monkeypatch.setattr(run_checkpoints, "write_object", lambda *_: None)
+    monkeypatch.setattr(run_checkpoints, "delete_object", refused)
+    [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"))
+    assert finding.state == "problem"

@@ -79,3 +79,17 @@ def test_a_dry_run_on_a_bare_machine_lists_the_changes(tmp_path):
 
     assert result["changed"]
     assert not any(path.name.startswith("uv") for path in tmp_path.iterdir())
+
+
+def test_a_python_that_does_not_run_is_installed_again(tmp_path):
+    program = tmp_path / "python/cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    result = run_module(
+        "python_toolchain",
+        check=True,
+        lock="uv==1.0\n",
+        minimum=99,
+        constants={"ROOT": str(tmp_path)},
+    )
+    assert result["python"] != str(program)

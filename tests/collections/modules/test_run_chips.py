@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     WorkerPaths,
     overlap,
 )
+from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts import (
     INHERITED_VARIABLES,
     chip_hosts,
@@ -195,3 +196,15 @@ def test_a_run_of_one_chip_has_one_worker():
 
     (process,) = observed.processes
     assert (observed.workers, process.has_environment) == (1, False)
+
+
+def test_an_ended_run_is_killed_while_another_run_uses_its_chip(device_glob, tmp_path, monkeypatch):
+    ended = {"active": False, "state": "failed", "launched": {"chip": 1}}
+    monkeypatch.setattr(run_module, "observe", lambda *_: ended)
+    monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", tmp_path / "lock")
+    for module in (run_start, run_module):
+        monkeypatch.setattr(module, "active_runs", lambda: ["newer"], raising=False)
+    monkeypatch.setattr(run_module, "launched_here", lambda *_: {"chip": 1})
+    params = {"run": "mine", "device_glob": device_glob}
+    stopped = run_module.stopped(params, WorkerPaths(), check=False)
+    assert stopped == {"changed": False, "info": ended}

@@ -347,3 +347,9 @@ def test_a_unit_requires_the_mounts_of_its_own_launch(paths, tmp_path, monkeypat
 
     run_start.start(changed(checkpoints="gs://bucket/mine"), paths)
     assert not settings.exists()
+
+
+def test_a_run_on_one_chip_keeps_the_flags_of_its_launch():
+    launch = process(chip=1, workers=1, env={"LIBTPU_INIT_ARGS": "--a=1"})
+    variables = environment(launch, PATHS, {})
+    assert variables["LIBTPU_INIT_ARGS"] == "--a=1 --runtime_metric_service_port=8432"

@@ -97,3 +97,13 @@ def test_a_full_disk_is_recognized_in_the_output_of_a_tool():
     output = "error: failed to write\n  cause: No space left on device (os error 28)\n"
 
     assert error_summary(output).startswith("no space left on the disk: free space, then ")
+
+
+def test_setup_does_not_skip_a_worker_whose_environment_is_damaged(tmp_path, monkeypatch):
+    env = tmp_path / "env"
+    env.mkdir()
+    (env / "module.py").write_text("")
+    (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 0}')
+    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "next boot")
+    assert not is_complete(env)
+    assert not (env / "complete.json").exists()

@@ -150,6 +150,7 @@ def copy_python(folder: Path, version: str) -> Path | None:
     try:
         pull("python", "", folder)
     except FromLeaderError:
+        remove_broken(folder, version)
         return None
     return installed_python(folder, version)
 
@@ -195,6 +196,24 @@ def installed_python(folder: Path, version: str) -> Path | None:
     return interpreters[-1] if interpreters else None
 
 
+def working_python(folder: Path, version: str) -> Path | None:
+    """Return the result of ``installed_python``; None if it does not run.
+
+    An interrupted copy leaves such a Python.
+    """
+    python = installed_python(folder, version)
+    try:
+        return python if python and python_minor(python) else None
+    except EnvError:
+        return None
+
+
+def remove_broken(folder: Path, version: str) -> None:
+    """Remove Pythons of this version that do not run; uv would not install them again."""
+    while (python := installed_python(folder, version)) and not working_python(folder, version):
+        shutil.rmtree(python.parents[1])
+
+
 def link(path: Path, target: Path, check: bool) -> dict | None:
     """Make ``path`` a symbolic link to ``target``. With ``check``, nothing is changed.
 
@@ -238,12 +257,13 @@ def main() -> None:
                     warning = install_uv(home, options, root / "cache")
                     if warning:
                         module.warn(warning)
-        python = system_python(options["minimum"]) or installed_python(
+        python = system_python(options["minimum"]) or working_python(
             root / "python", options["wanted"]
         )
         missing_python = python is None
         if missing_python and not module.check_mode:
             folder, version = root / "python", options["wanted"]
+            remove_broken(folder, version)
             python = copy_python(folder, version) or install_python(
                 uv, folder, version, options["mirror"], options["env"]
             )

@@ -116,7 +116,7 @@ from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
 from ..module_utils.worker.process import Process, check_secrets, secret_lines
 from ..module_utils.worker.python_env import EnvError
-from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of, overlap
 from ..module_utils.worker.run_start import (
     END_STRAYS,
     blockers,
@@ -129,8 +129,8 @@ from ..module_utils.worker.run_start import (
     stop,
 )
 from ..module_utils.worker.run_state import RunState
-from ..module_utils.worker.run_unit import observe
-from ..module_utils.worker.units import unit_states
+from ..module_utils.worker.run_unit import launched_here, observe
+from ..module_utils.worker.units import active_runs, unit_states
 
 
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
@@ -229,7 +229,8 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         device_holders, lockfile_removed = free_device(
             params["device_glob"], check=check, chip=chip
         )
-        if device_holders:
+        other_chips = [chip_of(launched_here(other, paths)) for other in active_runs()]
+        if device_holders and not any(overlap(chip, other) for other in other_chips):
             raise RunError(f"run {run} is not running here, but {device_holders[0]}. {END_STRAYS}")
         return {"changed": lockfile_removed, "info": observed}
     device_holders = (

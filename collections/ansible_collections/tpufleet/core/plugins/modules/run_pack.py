@@ -42,8 +42,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: The path of the archive on the worker. Only root can read it, and the caller must
-    remove it. In check mode, the module removes it.
+  description: The path of the archive on the worker. Only root and the user who logged in can read
+    it, and the caller must remove it. In check mode, the module removes it.
   returned: success
   type: str
 files:
@@ -292,6 +292,8 @@ def main() -> None:
         ):
             result = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
+            if login := os.environ.get("SUDO_UID"):  # the login user copies and removes the archive
+                os.fchown(stream.fileno(), int(login), -1)
     except BaseException as error:
         Path(name).unlink()
         if isinstance(error, RunError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from .contract import ROOT
 from .devices import device_files, holders, open_files, program, text_of
 from .doctor_finding import Finding, ok, problem, unknown
-from .run_checkpoints import on_same_disk, try_write
+from .run_checkpoints import on_same_disk, try_create
 from .run_log import tail
 from .setup_stamp import read_stamp
 from .strays import strays
@@ -228,7 +228,7 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def records_findings(
-    machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_write
+    machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_create
 ) -> Iterator[Finding]:
     """Check that this worker cannot write run records. Controllers act on what records contain.
 

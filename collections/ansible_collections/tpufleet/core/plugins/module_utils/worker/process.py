@@ -67,13 +67,9 @@ class Process:
         """Return the trainer's environment variables, except secrets and the run contract."""
         platform = {"JAX_PLATFORMS": "cpu"} if self.spec.jax_requirements == "worker-cpu" else {}
         slices = slice_variables(self.spec, self.process_id)
-        return {
-            **platform,
-            **self.worker_env,
-            **self.spec.env,
-            **slices,
-            **chip_variables(self.spec.chip),
-        }
+        variables = {**platform, **self.worker_env, **self.spec.env, **slices}
+        flags = variables.get("LIBTPU_INIT_ARGS", "")
+        return {**variables, **chip_variables(self.spec.chip, flags)}
 
     def identity(self) -> str:
         """Return a digest that is equal for equal launches on this worker.
@@ -104,8 +100,11 @@ def slice_variables(spec: LaunchSpec, process_id: int) -> dict[str, str]:
     }
 
 
-def chip_variables(chip: int) -> dict[str, str]:
-    """Return the variables that restrict a process to ``chip``; none if ``chip`` is negative."""
+def chip_variables(chip: int, flags: str) -> dict[str, str]:
+    """Return the variables that restrict a process to ``chip``; none if ``chip`` is negative.
+
+    ``flags`` are the flags of libtpu that the launch sets.
+    """
     if chip < 0:
         return {}
     return {
@@ -113,7 +112,7 @@ def chip_variables(chip: int) -> dict[str, str]:
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
         "TPU_PROCESS_BOUNDS": "1,1,1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "LIBTPU_INIT_ARGS": f"--runtime_metric_service_port={METRICS_PORT + chip}",
+        "LIBTPU_INIT_ARGS": f"{flags} --runtime_metric_service_port={METRICS_PORT + chip}".strip(),
     }
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def is_complete(env: Path) -> bool:
     Installation does not sync files to disk, so a power cut can remove or truncate some (the
     kernel's ext4.rst, "data=ordered"). Therefore the files are counted once after each boot. The
     directory ``CHECKED``, which a boot empties, has a file for each environment that was counted.
+    If files are missing, the file ``COMPLETE`` is removed: roles/setup_stamp checks only this file.
     """
     try:
         marker = json.loads((env / COMPLETE).read_text(encoding="utf-8"))
@@ -125,6 +127,8 @@ def is_complete(env: Path) -> bool:
         return False
     if not is_checked(env):
         if not has_all_files(env, marker):
+            with suppress(OSError):
+                (env / COMPLETE).unlink()
             return False
         mark_checked(env)
     return True

@@ -12,9 +12,17 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from .bucket_objects import delete_object, has_own_key, request_failure, storage_api, write_object
+from .bucket_objects import (
+    StorageApi,
+    delete_object,
+    has_own_key,
+    request_failure,
+    storage_api,
+    write_object,
+)
 from .contract import USER
 
 OTHER_LOCATION = "choose another location: -e checkpoints=PATH"
@@ -149,9 +157,21 @@ def try_write(url: str, env: Mapping[str, str]) -> None:
     Raises OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
     api = storage_api(env)
+    delete_object(api, _created_object(api, url))
+
+
+def try_create(url: str, env: Mapping[str, str]) -> None:
+    """Do the same as ``try_write``, but succeed even if the object cannot be deleted again."""
+    api = storage_api(env)
+    test_url = _created_object(api, url)
+    with suppress(OSError):
+        delete_object(api, test_url)
+
+
+def _created_object(api: StorageApi, url: str) -> str:
     test_url = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
     write_object(api, test_url, b"a try\n")
-    delete_object(api, test_url)
+    return test_url
 
 
 def loss_reason(path: str, leader: str, root: str = "/") -> str | None:
