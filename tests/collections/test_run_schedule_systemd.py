@@ -227,3 +227,14 @@ def booted(monkeypatch, is_booted: bool, programs: set[str], folder: Path) -> No
         "is_dir",
         lambda path: is_booted if str(path) == "/run/systemd/system" else is_dir(path),
     )
+
+
+def test_a_timer_that_could_not_be_enabled_is_enabled_by_the_next_call(controller):
+    tool = controller.folder / "bin/systemctl"
+    works = tool.read_text()
+    tool.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+    with pytest.raises(ScheduleError, match="connect to bus"):
+        controller.systemd().put(WATCH, dry=False)
+    tool.write_text(works)
+    controller.systemd().put(WATCH, dry=False)
+    assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]

@@ -1,6 +1,8 @@
 """Objects in a bucket, changed only by compare-and-swap; tested with a real GCS emulator."""
 
 import gzip
+import itertools
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -174,3 +176,11 @@ def test_fleet_state_may_be_a_directory_or_a_bucket(emulator, monkeypatch, tmp_p
     assert store.runs() == ["mine"]
     assert Bucket("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]
     assert isinstance(record_store(str(tmp_path)), RecordFolder)
+
+
+def test_a_slow_download_is_not_discarded(scripted, monkeypatch):
+    ticks = itertools.count(0, 70)  # each look at the clock is 70 s later
+    slow = SimpleNamespace(time=lambda: next(ticks))
+    monkeypatch.setattr("google.auth.transport.requests.time", slow)
+    scripted.handler = lambda _: Reply(b"data")
+    assert Bucket("gs://b/x", address=scripted.endpoint, retry=QUICK).content("o") == b"data"

@@ -165,6 +165,7 @@ class GoogleHttp:
         *,
         idempotent: bool = True,
         single_try: bool = False,
+        is_transfer: bool = False,
         **request: Any,
     ) -> Any:
         """Send a request, retry it after transient errors, and return the successful response.
@@ -177,6 +178,8 @@ class GoogleHttp:
                 taken effect.
             single_try: never retry. Used for deletions by name: a newer resource may have the name
                 when a retry is sent, so the caller checks the id before every try.
+            is_transfer: whether the request or the response has content that may be large. Then
+                only the time between two parts of the response is limited, not the whole time.
             request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
@@ -192,7 +195,7 @@ class GoogleHttp:
                     method,
                     self.address + path,
                     timeout=limit,
-                    max_allowed_time=limit,
+                    max_allowed_time=None if is_transfer else limit,
                     allow_redirects=False,
                     **request,
                 )

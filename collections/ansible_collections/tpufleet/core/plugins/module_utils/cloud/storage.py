@@ -204,6 +204,7 @@ class Bucket:
             params={"uploadType": "multipart", **precondition},
             data=_multipart(boundary, full_metadata, content),
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            is_transfer=True,
         )
         return self._http.json_object(reply, action)
 
@@ -253,9 +254,10 @@ class Bucket:
         if generation is not None:
             params["generation"] = str(generation)
         action = f"read {self.url}/{name}"
-        return bytes(
-            self._http.send("GET", self._path(name), action, params=params, headers=headers).content
+        reply = self._http.send(
+            "GET", self._path(name), action, params=params, headers=headers, is_transfer=True
         )
+        return bytes(reply.content)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the bucket's metadata as JSON, such as its ``location``."""

@@ -80,10 +80,15 @@ class Systemd:
         if before != after and not dry:
             self._stop(timer.name)
             self.folder.mkdir(parents=True, exist_ok=True)
-            for end, text in texts.items():
-                (self.folder / (timer.name + end)).write_text(text, encoding="utf-8")
-            run([*self.tool, "daemon-reload"])
-            run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
+            try:
+                for end, text in texts.items():
+                    (self.folder / (timer.name + end)).write_text(text, encoding="utf-8")
+                run([*self.tool, "daemon-reload"])
+                run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
+            except BaseException:
+                # The next call would take these files for an installed timer.
+                (self.folder / f"{timer.name}.timer").unlink(missing_ok=True)
+                raise
         return before, after
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
