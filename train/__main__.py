@@ -238,6 +238,9 @@ def _export(job: Job) -> int:
         file = weights.export(directory, params, job.cfg, job.args.names)
         if jax.process_index() == 0:
             corpus.tokenizer.write(directory)
+    from train.run.mesh import from_process_0
+
+    from_process_0(True)  # the others wait: JAX's shutdown barrier would abort a long write
     _show(f"{to}/{file.name}")
     return contract.DONE
 

@@ -466,3 +466,12 @@ def test_the_identity_ignores_adapter_options_without_adapters(
     run_contract = Contract("alone", finished, finished / "checkpoints")
     assert restored_here(cfg, run_contract)
     assert identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.meta)["lora"]["alpha"] == 16.0
+
+
+def test_damaged_checkpoints_of_another_program_stay(saved):
+    (saved / OWNER).unlink()
+    for step in SAVED_STEPS:
+        (saved / step / MANIFEST).write_text("{}")
+    with pytest.raises(ConfigError, match="written by another program"):
+        opened(saved)
+    assert names(saved) == SAVED_STEPS

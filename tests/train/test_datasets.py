@@ -103,3 +103,9 @@ def test_a_missing_datasets_package_is_reported_with_the_fix(
     monkeypatch.setattr("importlib.util.find_spec", without)
     with pytest.raises(ConfigError, match=r"package datasets is not installed"):
         prepare(cfg)
+
+
+def test_a_dataset_may_be_in_the_home_directory(cfg, rows, monkeypatch):
+    monkeypatch.setenv("HOME", str(rows.parent))
+    home = replace(cfg, dataset=replace(cfg.dataset, id="~/feast"))
+    assert text_of(home) == "first\n\nsecond\n\n"

@@ -7,6 +7,7 @@ import pytest
 
 from train.core.sharding import BATCH_AXES
 from train.run import mesh
+from train.run.contract import Contract
 
 
 def test_a_save_request_is_dispatched_before_the_steps_that_follow(monkeypatch):
@@ -32,3 +33,10 @@ def test_a_save_cancels_a_pending_request():
     assert not request.should_save(0, is_requested=True)
     request.cancel()
     assert not any(request.should_save(call, is_requested=False) for call in range(1, 17))
+
+
+def test_a_process_waits_long_for_others_that_still_download(tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: given.update(options))
+    mesh.join(Contract("r", tmp_path, tmp_path, "127.0.0.1:1", 2, 0), 10)
+    assert given["initialization_timeout"] >= 3600

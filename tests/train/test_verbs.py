@@ -320,3 +320,17 @@ def test_an_unknown_option_or_a_bad_number_is_refused(arguments: list[str]):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
+
+
+def test_processes_wait_for_an_export(finished, config_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("TPUFLEET_RUN_DIR", str(finished))
+    written, original = [], mesh.from_process_0
+
+    def watched(number):
+        written.append((tmp_path / "out/model.safetensors").exists())
+        return original(number)
+
+    monkeypatch.setattr(mesh, "from_process_0", watched)
+    assert main(["export", str(config_file), "--to", str(tmp_path / "out")]) == contract.DONE
+    assert written
+    assert written[-1]

@@ -220,7 +220,7 @@ class Checkpoints:
         if intact == NONE and (damaged or list(faults.values()) not in expected):
             intact = ALL_DAMAGED
         if run is not None:
-            for step in faults.keys() - set(unfinished):
+            for step in faults.keys() - set(unfinished) if is_owned else ():
                 self._set_aside(step)
             temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_owned]
             for name in [*temporary, *(unfinished if intact != ALL_DAMAGED else [])]:

@@ -20,6 +20,9 @@ SHUTDOWN_TIMEOUT_SECONDS = 60
 """How long an exiting process waits for the others: enough for the last writes of process 0, but
 short, because the wait delays the restart if another process has died."""
 
+JOIN_TIMEOUT_SECONDS = 3600
+"""How long a process waits for the others, which may still be downloading the corpus."""
+
 
 def join(contract: Contract, heartbeat_timeout: int) -> None:
     """Connect this process to the others of the run.
@@ -41,6 +44,7 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
         coordinator,
         contract.num_processes,
         contract.process_id,
+        initialization_timeout=JOIN_TIMEOUT_SECONDS,
         heartbeat_timeout_seconds=heartbeat_timeout,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_SECONDS,
         # The coordination service has no authentication, so do not listen on all interfaces.
