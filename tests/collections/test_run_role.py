@@ -166,3 +166,29 @@ def played(
         timeout=120,
         check=False,
     )
+
+
+def test_shared_directories_are_created_where_root_is_mapped_to_nobody(tmp_path, monkeypatch):
+    tools = {
+        "runuser": 'shift 2; exec "$@"',
+        "systemd-tmpfiles": "read _ path _; eval test -d $path || exit 73",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    tasks = yaml.safe_load((ROOT / "roles/run/tasks/main.yml").read_text())
+    book = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "tasks": [task for task in tasks if "shared directories" in task["name"]],
+            "vars": {
+                "run_shared_dir": f"{tmp_path}/nfs",
+                "tpufleet_uid": 64042,
+                "run_checkpoints": f"{tmp_path}/nfs/checkpoints",
+            },
+        }
+    ]
+    result = played(tmp_path, json.dumps(book), "-i", "localhost,", "-c", "local")
+    assert result.returncode == 0, result.stdout

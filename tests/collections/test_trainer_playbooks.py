@@ -38,7 +38,7 @@ def test_a_run_of_another_trainer_is_refused_with_an_alternative(run_playbook):
     output = run_playbook("eval", "--check", command=["python", "mine.py"])
 
     assert "eval.yml needs a run of this project's trainer" in output
-    assert "tpufleet-python" in output
+    assert "train.yml -e run=NAME -e command=" in output
 
 
 def test_a_run_without_its_tpu_is_refused_with_the_option_for_another(run_playbook):

@@ -45,3 +45,14 @@ def test_root_runs_no_code_of_the_environment_or_the_release(
     assert error in flat(result)
     arguments = (tmp_path / "asked").read_text()
     assert arguments.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")
+
+
+def test_a_tunnel_ends_when_its_connection_is_lost(environment, inventory, tmp_path):
+    tool = tmp_path / "ssh"
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\ncase "$*" in *check*) exit 255; esac\n'
+    )
+    tool.chmod(0o755)
+    environment |= {"PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
+    play(environment, "playbooks/tunnel.yml", "-e", "worker_port=6006", inventory=inventory)
+    assert "ServerAliveInterval" in (tmp_path / "asked").read_text().splitlines()[-1]

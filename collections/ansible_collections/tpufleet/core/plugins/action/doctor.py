@@ -95,7 +95,7 @@ class ActionModule(ActionBase):
         yield from version_findings()
         yield from program_findings(address)
         fleet, fleet_line = fleet_finding(self._value("tpu_fleet", []))
-        yield from self._cloud(api, zones, fleet, today)
+        yield from self._cloud(api, zones, fleet, today, worker_env)
         yield from self._invalid_variables
         yield fleet_line
         grant = grant_finding(self._value("grant_ends", ""), today)
@@ -115,7 +115,12 @@ class ActionModule(ActionBase):
         yield from self._connections(address, str(ssh.get("known_hosts_file") or ""))
 
     def _cloud(
-        self, api: Mapping[str, Any], zones: list[str], fleet: Any, today: date
+        self,
+        api: Mapping[str, Any],
+        zones: list[str],
+        fleet: Any,
+        today: date,
+        worker_env: Mapping[str, str],
     ) -> Iterator[Finding]:
         fleet_zones = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
         # The inventory's error message, which ends with a command that fixes it; empty if none.
@@ -128,7 +133,7 @@ class ActionModule(ActionBase):
         )
         if not api.get("storage_endpoint"):
             # In the local cloud, the workers' environment has the address of the storage emulator.
-            emulator = self._value("worker_environment", {}).get("STORAGE_EMULATOR_HOST", "")
+            emulator = worker_env.get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         try:
             settings = ApiSettings.of(api)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 #: Maximum number of logs in a directory; the oldest ones are deleted.
 MAX_LOGS = 100
+_NAME = re.compile(r"\d{8}T\d{6}-.+-(?P<pid>\d+)\.log", re.ASCII)
 
 _OMITTED = ("invocation", "ansible_facts")
 
@@ -30,7 +33,8 @@ class FullLog:
 
     def line(self, text: str) -> None:
         """Write a line with the current time."""
-        self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        with suppress(OSError):  # a full disk must not hide what the playbook prints
+            self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def result(self, host: str, outcome: str, result: Mapping[str, Any]) -> None:
         """Write a task's result on a host, after its ``outcome``, such as ``changed``.
@@ -46,10 +50,14 @@ class FullLog:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
 
 
 def _prune(directory: Path) -> None:
-    logs = sorted(directory.glob("*.log"))
+    """Delete the oldest logs of playbooks that have ended; keep all other files."""
+    logs = sorted(path for path in directory.glob("*.log") if _NAME.fullmatch(path.name))
     for log in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
-        log.unlink(missing_ok=True)
+        match = _NAME.fullmatch(log.name)
+        if match and not Path("/proc", match["pid"]).exists():
+            log.unlink(missing_ok=True)
