@@ -141,7 +141,8 @@ def _join(job: Job) -> None:
     if job.contract.num_processes > 1:
         from train.run.mesh import join
 
-        join(job.contract, job.cfg.heartbeat_timeout)
+        # Nothing ends these processes if another one fails before it joins, so do not wait long.
+        join(job.contract, job.cfg.heartbeat_timeout, join_timeout=300)
 
 
 def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:

@@ -238,3 +238,17 @@ def test_a_timer_that_could_not_be_enabled_is_enabled_by_the_next_call(controlle
     tool.write_text(works)
     controller.systemd().put(WATCH, dry=False)
     assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]
+
+
+def test_a_timer_whose_change_failed_stays_listed_and_is_changed_by_the_next_call(controller):
+    controller.systemd().put(WATCH, dry=False)
+    tool = controller.folder / "bin/systemctl"
+    works = tool.read_text()
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    changed = replace(WATCH, every=300)
+    with pytest.raises(ScheduleError):
+        controller.systemd().put(changed, dry=False)
+    assert controller.systemd().names() == ["tpufleet-do-watch"]
+    tool.write_text(works)
+    before, after = controller.systemd().put(changed, dry=False)
+    assert before != after

@@ -24,8 +24,10 @@ JOIN_TIMEOUT_SECONDS = 3600
 """How long a process waits for the others, which may still be downloading the corpus."""
 
 
-def join(contract: Contract, heartbeat_timeout: int) -> None:
-    """Connect this process to the others of the run.
+def join(
+    contract: Contract, heartbeat_timeout: int, join_timeout: int = JOIN_TIMEOUT_SECONDS
+) -> None:
+    """Connect this process to the others of the run, within ``join_timeout`` seconds.
 
     If JAX receives no heartbeat of a process for ``heartbeat_timeout`` seconds, all processes exit.
 
@@ -44,7 +46,7 @@ def join(contract: Contract, heartbeat_timeout: int) -> None:
         coordinator,
         contract.num_processes,
         contract.process_id,
-        initialization_timeout=JOIN_TIMEOUT_SECONDS,
+        initialization_timeout=join_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout,
         shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_SECONDS,
         # The coordination service has no authentication, so do not listen on all interfaces.

@@ -10,6 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import (
     install_python,
     installed_python,
+    remove_broken,
 )
 
 from tests.collections.running_modules import run_module
@@ -93,3 +94,15 @@ def test_a_python_that_does_not_run_is_installed_again(tmp_path):
         constants={"ROOT": str(tmp_path)},
     )
     assert result["python"] != str(program)
+
+
+def test_half_copies_of_a_python_are_removed_and_others_stay(tmp_path):
+    names = ("cpython-3.12.9-linux", "cpython-3.12.8-linux", "cpython-3.13.1-linux")
+    without_program, broken, other = (tmp_path / name for name in names)
+    for home in (without_program, broken, other):
+        (home / "bin").mkdir(parents=True)
+    (broken / "bin/python3.12").touch()
+
+    remove_broken(tmp_path, "3.12")
+
+    assert list(tmp_path.iterdir()) == [other]

@@ -165,8 +165,8 @@ class ActionModule(ActionBase):
             matched = observed.match(fleet, all_nodes, zones, is_own)
             places = {(tpu.name, place) for tpu in fleet for place in tpu.zones}
             # A TPU of the fleet file may exist in several of its zones.
-            others = [node for node in matched.unwanted if (node.name, node.zone) in places]
-            nodes = [*matched.present.values(), *filter(is_own, others)]
+            elsewhere = [node for node in matched.unwanted if (node.name, node.zone) in places]
+            nodes = [*matched.present.values(), *filter(is_own, elsewhere)]
             not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
             not_deleted += filter(
                 None, (request_blocker(request, options["fleet_name"]) for request in requests)

@@ -210,8 +210,13 @@ def working_python(folder: Path, version: str) -> Path | None:
 
 def remove_broken(folder: Path, version: str) -> None:
     """Remove Pythons of this version that do not run; uv would not install them again."""
-    while (python := installed_python(folder, version)) and not working_python(folder, version):
-        shutil.rmtree(python.parents[1])
+    minor = ".".join(version.split(".")[:2])
+    for home in folder.glob(f"cpython-{version}[.-]*"):
+        if home.is_dir() and not home.is_symlink():
+            try:
+                python_minor(home / f"bin/python{minor}")
+            except EnvError:
+                shutil.rmtree(home)
 
 
 def link(path: Path, target: Path, check: bool) -> dict | None:

@@ -269,7 +269,7 @@ def read_file(path: Path) -> bytes:
 
 
 def main() -> None:
-    """Run the module: write the archive to a file that only root can read."""
+    """Run the module: write the archive to a file for root and the user who logged in."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},

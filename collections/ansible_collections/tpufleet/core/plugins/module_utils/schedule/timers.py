@@ -78,6 +78,7 @@ class Systemd:
         before = "".join(self._text(timer.name + end) for end in texts)
         after = "".join(texts.values())
         if before != after and not dry:
+            is_change = bool(self._text(f"{timer.name}.timer"))
             self._stop(timer.name)
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -86,8 +87,10 @@ class Systemd:
                 run([*self.tool, "daemon-reload"])
                 run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
             except BaseException:
-                # The next call would take these files for an installed timer.
-                (self.folder / f"{timer.name}.timer").unlink(missing_ok=True)
+                # The next call would take these files for an installed timer. A timer that existed
+                # must stay listed, so that doctor reports it.
+                end = ".service" if is_change else ".timer"
+                (self.folder / (timer.name + end)).unlink(missing_ok=True)
                 raise
         return before, after
 

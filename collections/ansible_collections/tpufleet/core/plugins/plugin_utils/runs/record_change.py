@@ -183,6 +183,13 @@ def other_tpu_error(
     )
     if not other_tpus:
         return ""
+    silent = {node.zone for node in record.launch.nodes if node not in launch.nodes}
+    if zones := sorted(silent.intersection(unlisted)):
+        return (
+            f"run {record.run} was launched in {', '.join(zones)}, which did not answer, and may "
+            "still train there. Run this again when the zone answers, or use another name: "
+            "-e run=NAME"
+        )
     return (
         f"run {record.run} was launched on TPU {', '.join(other_tpus)} and may still train there. "
         "Use another name (-e run=NAME), or stop the run first: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,10 +66,8 @@ class Upkeep:
                     deleted.append(name)
             if not self.watch.check:
                 now, store = self.watch.clock(), self.watch.store
-                releases = self.watch.actor.state_dir / RELEASES
-                # The archive may be large, so read it only if a release may be deleted.
-                may_delete = len(list(releases.glob("*"))) > RETAINED_RELEASES
-                prune(releases, store.read_all(archived=may_delete), now)
+                releases, everything = self.watch.actor.state_dir / RELEASES, store.read_all()
+                prune(releases, everything, now, lambda: store.read_all(archived=True))
                 store.archive_finished(records.usable.values(), now)
         except (RecordError, CloudError, OSError) as error:
             errors.append(str(error))
@@ -155,25 +153,45 @@ def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def prune(releases: Path, records: Records, now: float) -> list[str]:
+def prune(
+    releases: Path,
+    records: Records,
+    now: float,
+    read_archived: Callable[[], Records] | None = None,
+) -> list[str]:
     """Delete cached releases that no run needs, and return their names.
 
     Nothing is deleted while a record is unusable, since its run may need any release. ``releases``
-    is the directory of the cached releases, ``now`` is in unix seconds.
+    is the directory of the cached releases, ``now`` is in unix seconds. ``read_archived`` returns
+    all records with those in the archive. It is called only if a release would be deleted
+    otherwise, because the archive may be large.
+
+    Other fleets may use the same directory, so the releases that this fleet needs are marked as
+    young.
     """
-    if records.unusable:
-        return []
     cached: dict[str, float] = {}
     if releases.is_dir():
         cached = {path.name: path.stat().st_mtime for path in releases.iterdir() if path.is_dir()}
-    for record in records.usable.values():
-        release = record.launch.release
-        if record.wanted is not DesiredState.DONE and release in cached:
-            os.utime(releases / release, (now, now))  # another fleet may prune the same directory
-    to_delete = releases_to_delete(cached, records.usable.values(), now)
+    to_delete = _unneeded(releases, cached, records, now)
+    if to_delete and read_archived:
+        to_delete = _unneeded(releases, cached, read_archived(), now)
     for name in to_delete:
         shutil.rmtree(releases / name, ignore_errors=True)
     return to_delete
+
+
+def _unneeded(
+    releases: Path, cached: Mapping[str, float], records: Records, now: float
+) -> list[str]:
+    """Return the releases to delete; mark those that runs need as young."""
+    if records.unusable:
+        return []
+    for record in records.usable.values():
+        release = record.launch.release
+        if record.wanted is not DesiredState.DONE and release in cached:
+            with contextlib.suppress(OSError):  # another process may replace the release
+                os.utime(releases / release, (now, now))
+    return releases_to_delete(cached, records.usable.values(), now)
 
 
 RETAINED_RELEASES = 5
