@@ -58,7 +58,7 @@ SEQUENCES = {"1B": 4, "8B": 4, "modern": 8}
 
 
 def config(model: str, slice_: slices.Slice) -> Config:
-    """Return the trainer's config for a model on a slice, which is one row of the table."""
+    """Return the trainer's config for one row of the table: a model on a slice."""
     compute = {"dtype": "bfloat16", "fsdp": None, "remat": "dots", "scan_layers": True}
     if model == "8B":
         compute["loss_chunks"] = 8

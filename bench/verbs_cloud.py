@@ -70,7 +70,7 @@ class VerbsCloud:
         return self.play(playbook, "-e", f"tpu={self.tpu}", *arguments, delayed=delayed)
 
     def on_all(self, program: str, arguments: Sequence[str], delayed: bool = False) -> None:
-        """Run ``program``, which is ``ssh`` or ``scp``, once for each worker, all in parallel.
+        """Run ``program`` (``ssh`` or ``scp``) for all workers in parallel.
 
         In ``arguments``, ``@`` is replaced by the worker's name. With ``delayed``, the round trips
         to the workers take DELAY_MS longer. Exits if a program fails.

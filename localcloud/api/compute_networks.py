@@ -1,6 +1,6 @@
 """Compute API methods for ``networks`` and ``subnetworks``.
 
-All machines of the local cloud are in one real network. It stands for every network of the API.
+All machines of the local cloud are in one real network. Each network of the API is this network.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Trainers that need tpufleet_launch, and environments that setup checks without JAX."""
+"""Trainers that tpufleet_launch starts, and Python environments without JAX."""
 
 import json
 import re

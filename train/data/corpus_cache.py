@@ -66,8 +66,8 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
         return directories
     with cache.pulse():
         directories = prepare_all(cfg, cache.fetch)
-        # Upload before this process initializes JAX. JAX's initialization waits for all processes,
-        # and the others wait for the uploaded copy before they initialize JAX.
+        # Upload before initializing JAX: the initialization waits for the other processes, and
+        # they wait for the upload.
         for directory in directories:
             cache.upload(directory)
     return directories

@@ -360,10 +360,7 @@ def named(config: Mapping[str, Any], source: str) -> Family:
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the only family that may support the model.
-
-    The family may still lack some of the model's options.
-    """
+    """Return the only family that may support the model, if it has all the model's options."""
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

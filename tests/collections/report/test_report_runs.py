@@ -40,7 +40,7 @@ def run_output(*attempts, **more):
 
 
 def stored(number=1, began=1000.0, end=None, ended=None, **more):
-    """Return the output of an attempt with one process, which was lost if ``end`` is None."""
+    """Return the output of an attempt with one process; it was lost if ``end`` is None."""
     process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 

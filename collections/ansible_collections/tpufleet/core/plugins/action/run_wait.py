@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
             process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
             elapsed_s = time.monotonic() - began
             text = progress_text(process)
-            # After its end, a process may need a few polls until it is settled.
+            # A trainer that has reported its end may still exit at the next polls: show that once.
             if options["show"] and (process.is_active or text != shown):
                 Display().display(f"  {process.host}: {text} ({elapsed_s:.0f} s)", screen_only=True)
             shown = text

@@ -229,8 +229,9 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         device_holders, lockfile_removed = free_device(
             params["device_glob"], check=check, chip=chip
         )
-        other_chips = [chip_of(launched_here(other, paths)) for other in active_runs()]
-        if device_holders and not any(overlap(chip, other) for other in other_chips):
+        if device_holders and not any(
+            overlap(chip, chip_of(launched_here(other, paths))) for other in active_runs()
+        ):
             raise RunError(f"run {run} is not running here, but {device_holders[0]}. {END_STRAYS}")
         return {"changed": lockfile_removed, "info": observed}
     device_holders = (

@@ -172,7 +172,7 @@ class ProcessStatus(Figures):
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether the process ended, but neither as DONE nor after saving a checkpoint."""
+        """Whether the process ended before it was done, without saving a checkpoint."""
         ended_well = self.state is RunState.DONE or self.reason_code is ReasonCode.SAVED
         return not self.is_active and not ended_well
 

@@ -169,27 +169,23 @@ def other_tpu_error(
     record: RunRecord,
     launch: LaunchSpec,
     ready: Collection[NodeIdentity],
-    unlisted: Collection[str] = (),
+    unlisted: Collection[str],
 ) -> str:
     """Return an error if the run may still train on a TPU that ``launch`` does not use.
 
     This is a READY TPU, or one in a zone that did not answer (``unlisted``). Returns an empty
     string if that TPU is lost: the run may then move.
     """
-    other_tpus = sorted(
-        node.name
-        for node in record.launch.nodes
-        if (node in ready or node.zone in unlisted) and node not in launch.nodes
-    )
-    if not other_tpus:
-        return ""
-    silent = {node.zone for node in record.launch.nodes if node not in launch.nodes}
-    if zones := sorted(silent.intersection(unlisted)):
+    others = [node for node in record.launch.nodes if node not in launch.nodes]
+    if zones := sorted({node.zone for node in others if node.zone in unlisted}):
         return (
             f"run {record.run} was launched in {', '.join(zones)}, which did not answer, and may "
             "still train there. Run this again when the zone answers, or use another name: "
             "-e run=NAME"
         )
+    other_tpus = sorted(node.name for node in others if node in ready)
+    if not other_tpus:
+        return ""
     return (
         f"run {record.run} was launched on TPU {', '.join(other_tpus)} and may still train there. "
         "Use another name (-e run=NAME), or stop the run first: "

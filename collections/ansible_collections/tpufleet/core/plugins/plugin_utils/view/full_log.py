@@ -56,8 +56,8 @@ class FullLog:
 
 def _prune(directory: Path) -> None:
     """Delete the oldest logs of playbooks that have ended; keep all other files."""
-    logs = sorted(path for path in directory.glob("*.log") if _NAME.fullmatch(path.name))
-    for log in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
-        match = _NAME.fullmatch(log.name)
-        if match and not Path("/proc", match["pid"]).exists():
-            log.unlink(missing_ok=True)
+    matches = filter(None, (_NAME.fullmatch(path.name) for path in directory.glob("*.log")))
+    logs = sorted((match.string, match["pid"]) for match in matches)
+    for name, pid in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
+        if not Path("/proc", pid).exists():
+            (directory / name).unlink(missing_ok=True)
