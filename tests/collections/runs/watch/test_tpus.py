@@ -11,6 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     NOT_LISTED,
     Observation,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.wanted_time import TimeUse
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 
 from tests.collections.runs.observations import (
@@ -202,6 +203,26 @@ def test_a_wait_before_a_launch_remains_while_a_tpu_restarts():
         "state": "waiting_for_tpu",
         "since": NOW,
     }
+
+
+CREATED_AGAIN = {"state": "waiting_for_tpu", "tries": 4, "not_before": NOW + 500, "preemptions": 1}
+
+
+def test_a_tpu_that_is_lost_while_it_is_created_is_no_second_preemption():
+    decision = decided(lost(GONE), CREATED_AGAIN, phase=TimeUse.CAPACITY)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
+    assert causes(decision) == ["tpu_state", "recreate_in"]
+    assert (decision.memory.preemptions, decision.memory.tries) == (1, 4)
+
+
+def test_a_launch_skips_the_wait_between_creations_also_if_the_creation_took_several_passes():
+    creating = decided(Observation("CREATING"), CREATED_AGAIN | {"state": "preempted"})
+    decision = decided(pod(IDLE), creating.memory.fields(), phase=TimeUse.CAPACITY)
+
+    assert creating.memory.tries == 4
+    assert decision.action is Action.LAUNCH
+    assert (decision.memory.tries, decision.memory.not_before) == (1, NOW + 10)
 
 
 FOR_LONG = {"state": "unreachable", "since": NOW - 601}

@@ -18,6 +18,7 @@ from .decision import Decision, Situation
 from .event_kind import Action, DesiredState
 from .observation import DEAD, FOREIGN, NOT_LISTED, READY, Observation, ProcessStatus, cause_of
 from .record import RunRecord
+from .wanted_time import TimeUse
 from .watch_memory import Limits, Memory
 from .watch_tpus import decide_lost, decide_unreachable, replace_bad_worker, workers_in_use
 
@@ -59,13 +60,13 @@ def _decide_wanted(situation: Situation) -> Decision:
         )
     if observed.tpu_state in DEAD:
         return decide_lost(situation)
-    if situation.memory.state == RunState.PREEMPTED:
-        # The TPU exists again. The memory still has the delay before the next try to create it, but
-        # this must not delay the launch of the run.
-        situation = situation.with_memory(situation.memory.without_wait())
     if observed.tpu_state != READY:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
         return situation.stay(RunState.WAITING_FOR_TPU, tpu_state)
+    if _was_recreated(situation):
+        # The memory still has the delay before the next try to create the TPU, but this must not
+        # delay the launch of the run.
+        situation = situation.with_memory(situation.memory.without_wait())
     process_count = len(observed.processes)
     if process_count < observed.workers:
         missing = Cause.of(CauseCode.WORKERS_MISSING, count=process_count, of=observed.workers)
@@ -76,6 +77,12 @@ def _decide_wanted(situation: Situation) -> Decision:
     if active == process_count:
         return decide_active(situation)
     return decide_partly_ended(situation) if active else decide_ended(situation)
+
+
+def _was_recreated(situation: Situation) -> bool:
+    if situation.memory.state == RunState.WAITING_FOR_TPU:
+        return situation.record.phase is TimeUse.CAPACITY
+    return situation.memory.state == RunState.PREEMPTED
 
 
 def _name_taken(observed: Observation) -> Cause:

@@ -9,6 +9,7 @@ from .causes import Cause, CauseCode
 from .decision import Decision, Situation
 from .event_kind import Action
 from .observation import Observation
+from .wanted_time import TimeUse
 
 
 def decide_lost(situation: Situation) -> Decision:
@@ -25,7 +26,9 @@ def decide_lost(situation: Situation) -> Decision:
     situation = situation.with_memory(memory)
     if blocker := _creation_blocker(observed):
         return situation.stay(RunState.PREEMPTED, lost, blocker)
-    if memory.state != RunState.PREEMPTED:
+    # In the phase CAPACITY, the cloud has not yet created the TPU again, so this is the same loss.
+    is_counted = memory.state == RunState.PREEMPTED or situation.record.phase is TimeUse.CAPACITY
+    if not is_counted:
         memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
         situation = situation.with_memory(memory)
     if limits.preemptions and memory.preemptions > limits.preemptions:
