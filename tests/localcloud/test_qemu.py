@@ -174,6 +174,20 @@ def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(local_cloud, node, 
     assert boot_id(key, node) == before
 
 
+def test_a_run_whose_process_the_kernel_killed_for_lack_of_memory_says_so(node, key):
+    program = (PROJECT_ROOT / "roles/run/files/attempt_end").read_text()
+    ssh(key, node, f"cat >/tmp/attempt_end <<'END'\n{program}END\nchmod +x /tmp/attempt_end")
+    ssh(
+        key,
+        node,
+        "sudo systemd-run --quiet --wait -p OOMPolicy=continue -p MemoryMax=60M -p MemorySwapMax=0 "
+        "-p 'ExecStopPost=/tmp/attempt_end mine' -E TPUFLEET_ATTEMPT=1 -E TPUFLEET_RUN_DIR=/tmp "
+        "python3 -c 'bytearray(1 << 30)'",
+    )
+    ended = json.loads(ssh(key, node, "cat /tmp/exit.json"))
+    assert (ended["result"], ended["code"], ended["status"]) == ("oom-kill", "killed", "KILL")
+
+
 def test_a_deleted_machine_leaves_no_process_link_or_file(local_cloud, node):
     machines = cloud.machines_of(local_cloud)
     assert isinstance(machines, QemuMachines)
