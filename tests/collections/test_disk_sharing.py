@@ -273,7 +273,7 @@ def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     result = fill(environment, tmp_path, *NAMED, "-e", "yes=true")
-    assert "tpu-vm detach-disk theirs --zone=us-central2-b --disk=corpus" in flat(result)
+    assert "theirs --zone=us-central2-b --disk=corpus --project=local-fleet" in flat(result)
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 

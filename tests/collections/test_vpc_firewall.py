@@ -134,7 +134,7 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
     result = allow_ssh_from(client.compute, OFFICE, check=True)
     (warning,) = result.warnings
     assert "firewall rule old-door allows everyone" in warning
-    assert "gcloud compute firewall-rules delete old-door" in warning
+    assert f"firewall-rules delete old-door --project={client.compute.settings.project}" in warning
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])

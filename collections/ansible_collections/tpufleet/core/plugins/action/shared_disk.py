@@ -76,7 +76,7 @@ def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     own_nodes = [node for node in nodes if is_ours(node.labels, options["fleet_name"])]
     present = observed.match(fleet, own_nodes, zones).present
     uses = _uses(fleet, present, name, options["tpu"], api.settings.project)
-    _check_other_tpus(nodes, uses, name)
+    _check_other_tpus(nodes, uses, name, api.settings.project)
     _check_planned(uses, name, options["planned"])
     sharing = [use.node for use in uses]
     writer, writer_spec = sharing[0], replace(uses[0].spec, data_disks=(uses[0].disk,))
@@ -185,7 +185,7 @@ def _uses(
     return uses
 
 
-def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str) -> None:
+def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str, project: str) -> None:
     """Raise Different if a TPU has the disk attached but is not in ``uses``.
 
     ``uses`` are the READY TPUs that share the disk according to the fleet file.
@@ -198,7 +198,7 @@ def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str) -> 
                 f"TPU {node.where} ({node.state}) also has the disk {name} attached, but it is not "
                 "READY, not of this fleet, or does not list the disk in data_disks of fleet.yml. "
                 "Detach the disk from it: gcloud alpha compute tpus tpu-vm detach-disk "
-                f"{node.name} --zone={node.zone} --disk={name}"
+                f"{node.name} --zone={node.zone} --disk={name} --project={project}"
             )
 
 

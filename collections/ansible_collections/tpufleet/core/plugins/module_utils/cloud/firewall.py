@@ -232,7 +232,7 @@ def ensure_rules(
     deadline = api.polling.deadline_in(timeout)
     all_rules = [parse_rule(rule) for rule in api.list_firewalls()]
     observed = {rule.name: rule for rule in all_rules if rule.name in rule_names(name)}
-    _refuse_foreign(observed.values(), fleet)
+    _refuse_foreign(observed.values(), fleet, api.settings.project)
     desired_by_name = {rule.name: rule for rule in desired}
     to_recreate = _to_recreate(observed, desired_by_name, recreate)
     before = {rule.name: rule.compared_fields() for rule in observed.values()}
@@ -260,7 +260,8 @@ def ensure_rules(
     if changed:
         state = ("would be" if check else "are") + (" configured" if desired else " deleted")
     msg = f"the firewall rules {name}-* {state}"
-    return FirewallOutcome(changed, msg, before, after, tuple(_warnings(all_rules, desired, fleet)))
+    warnings = tuple(_warnings(all_rules, desired, fleet, api.settings.project))
+    return FirewallOutcome(changed, msg, before, after, warnings)
 
 
 def _to_recreate(
@@ -285,14 +286,15 @@ def _description_prefix(fleet: str) -> str:
     return f"{DESCRIPTION_PREFIX} for fleet {fleet}"
 
 
-def _refuse_foreign(rules: Iterable[Rule], fleet: str) -> None:
+def _refuse_foreign(rules: Iterable[Rule], fleet: str, project: str) -> None:
     for rule in rules:
         if not rule.belongs_to(fleet):
             raise Different(
                 f"firewall rule {rule.name}: fleet {fleet} did not create it, so it is not changed "
                 f"(its description: {rule.description!r:.90}). Set another name for the fleet's "
                 "rules (fleet_firewall.name), or give it to this fleet: gcloud compute "
-                f"firewall-rules update {rule.name} --description='{_description_prefix(fleet)}: '"
+                f"firewall-rules update {rule.name} --project={project} "
+                f"--description='{_description_prefix(fleet)}: '"
             )
 
 
@@ -313,7 +315,9 @@ def _delete(api: ComputeApi, rule: Rule, deadline: float) -> None:
     )
 
 
-def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) -> Iterable[str]:
+def _warnings(
+    all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str, project: str
+) -> Iterable[str]:
     for rule in desired:
         if rule.allows_everyone:
             yield f"firewall rule {rule.name} allows ssh from everywhere (anyone: true)"
@@ -333,7 +337,7 @@ def _warnings(all_rules: Iterable[Rule], desired: Sequence[Rule], fleet: str) ->
                 f"firewall rule {rule.name} allows everyone to reach the fleet's machines "
                 f"({', '.join(rule.allowed)}), because it takes precedence over the fleet's rules. "
                 f"Fleet {fleet} did not create it. If nobody needs it, delete it: "
-                f"gcloud compute firewall-rules delete {rule.name}"
+                f"gcloud compute firewall-rules delete {rule.name} --project={project}"
             )
 
 
