@@ -76,6 +76,7 @@ def test_the_variables_of_a_worker_describe_its_tpu_and_its_leader():
         "tpu_slice_count": 1,
         "tpu_slice_leader_ip": "10.0.0.2",
         "ansible_host": "203.0.113.3",
+        "ansible_control_path": "%(directory)s/4711-w1-%%r",
     }
 
 
@@ -168,6 +169,13 @@ def test_ssh_looks_up_the_host_key_by_tpu_id_and_worker():
         "-o HostKeyAlias=4711-w0 -o UserKnownHostsFile=/fleet/known_hosts "
         "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes"
     )
+
+
+def test_workers_with_the_same_address_never_share_an_ssh_connection():
+    first, second = (hosts_of(node(id=tpu), address="internal").hosts[0] for tpu in ("1", "2"))
+    assert first.variables["ansible_host"] == second.variables["ansible_host"]
+    assert first.variables["ansible_control_path"] == "%(directory)s/1-w0-%%r"
+    assert second.variables["ansible_control_path"] == "%(directory)s/2-w0-%%r"
 
 
 def test_workers_without_host_keys_are_named_and_refused():

@@ -228,6 +228,9 @@ def _worker_host(
         "tpu_leader_ip": node.endpoints[0].internal_ip,
         "tpu_slice_leader_ip": slice_.leader_ip,
         "ansible_host": address,
+        # Workers of two networks can have the same address. Ansible's default path would let the
+        # second one use the connection that is open to the first, without a check of its host key.
+        "ansible_control_path": f"%(directory)s/{alias_of(node.key, worker)}-%%r",
     }
     if options.ssh_user:
         own_variables["ansible_user"] = options.ssh_user
