@@ -14,7 +14,8 @@ from harness.playbooks import ROOT, play
 from tests.collections.role_templates import local_play
 
 
-def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
+def write_stamp(tmp_path: Path, *options: str) -> Path:
+    """Run the role ``setup_stamp``; return the path of the stamp."""
     variables = {
         "__setup_stamp_path": str(tmp_path / "ready.json"),
         "__setup_stamp_wanted": "abc",
@@ -23,13 +24,23 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
     }
     role = {"import_role": {"name": str(ROOT / "roles/setup_stamp")}}
     playbook, hosts = local_play(tmp_path, [role])
-    result = play(dict(os.environ), playbook, "-e", json.dumps(variables), inventory=hosts)
+    arguments = ["-e", json.dumps(variables), *options]
+    result = play(dict(os.environ), playbook, *arguments, inventory=hosts)
     assert result.returncode == 0, result.stdout + result.stderr
+    return tmp_path / "ready.json"
+
+
+def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
+    write_stamp(tmp_path)
     assert read_stamp(tmp_path) == {
         "content": "abc",
         "environment": "0123456789abcdef",
         "device_glob": "/dev/accel*",
     }
+
+
+def test_a_setup_that_skips_roles_writes_no_stamp(tmp_path):
+    assert not write_stamp(tmp_path, "--skip-tags", "firewall").exists()
 
 
 @pytest.fixture
