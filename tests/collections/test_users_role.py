@@ -1,8 +1,12 @@
-"""The role users: the directories that its tasks write to."""
+"""The role users: which accounts it accepts, who may use sudo, and where its tasks write."""
 
+import os
+
+import pytest
 import yaml
 
-from harness.playbooks import ROOT
+from harness.playbooks import ROOT, play
+from tests.collections.role_templates import local_play
 
 WRITING = ("file", "copy", "template", "lineinfile")
 
@@ -25,3 +29,31 @@ def test_the_role_writes_only_below_etc_where_users_cannot_create_links():
 def every(tasks: list[dict]) -> list[dict]:
     """Return the tasks and those in their blocks."""
     return [item for task in tasks for item in (task, *every(task.get("block", [])))]
+
+
+@pytest.mark.parametrize(
+    ("sudo", "is_allowed"), [("false", False), ("no", False), (False, False), ("yes", True)]
+)
+def test_sudo_may_be_a_word_for_a_boolean(tmp_path, sudo, is_allowed):
+    sudoers = tmp_path / "sudoers"
+    template = {"src": str(ROOT / "roles/users/templates/sudoers.j2"), "dest": str(sudoers)}
+    accounts = {"users_accounts": [{"name": "ada", "sudo": sudo}]}
+    playbook, hosts = local_play(tmp_path, [{"ansible.builtin.template": template}], vars=accounts)
+
+    result = play(dict(os.environ), playbook, inventory=hosts)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ("NOPASSWD" in sudoers.read_text()) == is_allowed
+
+
+@pytest.mark.parametrize("names", [["ada", "ada"], ["tpufleet-peer"]])
+def test_a_name_is_refused_if_it_is_listed_twice_or_belongs_to_tpufleet(tmp_path, names):
+    check = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[0]
+    accounts = [{"name": name, "keys": []} for name in names]
+    variables = {"users_accounts": accounts, "__users_key": "^ssh-"}
+    playbook, hosts = local_play(tmp_path, [check], vars=variables)
+
+    result = play(dict(os.environ), playbook, inventory=hosts)
+
+    assert result.returncode != 0
+    assert f"users_accounts: {names[0]} is not a valid user name, is listed more" in result.stdout
