@@ -150,3 +150,34 @@ def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(status_of_
 
     assert result.returncode == 0, flat(result)
     assert "mine 2 done" in flat(result)
+
+
+@pytest.mark.parametrize("zones", ["us-central2-b", "-"], ids=["not listed", "no answer"])
+def test_a_tpu_in_a_zone_that_was_not_listed_is_not_shown_as_preempted(
+    environment, local_api, tmp_path, zones
+):
+    """Both status and report: the record's zone is us-east1-d."""
+    page, status_file, inventory = tmp_path / "r.html", tmp_path / "s.json", tmp_path / "inventory"
+    inventory.mkdir()
+    options = (ROOT / "inventory/local/tpu.yml").read_text()
+    (inventory / "tpu.yml").write_text(options.replace('zones: ["-"]', f'zones: ["{zones}"]'))
+    variables = {"fleet_state": str(local_api.state / "fleet"), "tpu_unreachable": ["us-east1-d"]}
+    for verb, file in (("status", f"status_json={status_file}"), ("report", f"report={page}")):
+        arguments = ("-e", json.dumps(variables), "-e", file)
+        result = play(environment, f"playbooks/{verb}.yml", *arguments, inventory=str(inventory))
+        assert result.returncode == 0, flat(result)
+
+    [run] = json.loads(status_file.read_text())["runs"]
+    assert run["state"] == "waiting_for_tpu"
+    assert "its TPU is not listed" in page.read_text()
+
+
+def test_in_check_mode_the_status_is_shown_once_although_it_should_be_followed(
+    environment, record_file
+):
+    record_file.write_text(json.dumps(RECORD | {"wanted": "stopped"}))
+
+    result = play(environment, "playbooks/status.yml", "-e", "follow=true", "--check")
+
+    assert result.returncode == 0, flat(result)
+    assert "mine" in flat(result)

@@ -317,3 +317,11 @@ def test_time_is_not_divided_by_cause_if_the_first_output_is_missing(first):
     counted = COUNTED | {"wanted_seconds": 200.0}
     [view] = views_of({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
     assert (view.goodput, view.goodput_by_cause) == (0.8, None)
+
+
+def test_a_run_that_is_done_but_was_stopped_before_that_was_recorded_is_done():
+    output = run_output(stored(1, end="0", ended=2000.0))
+    history = [(1000, LAUNCHED), (2001, {"kind": "stopped"})]
+    fields = record(*history, attempt=1, workers=1, wanted="stopped")
+    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output})
+    assert (view.wanted, view.state) == ("done", "done")

@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.errors import CloudError, NotConfigured
 from ..module_utils.cloud.storage import Bucket
+from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.outputs.objects import OutputError, trim
 from ..plugin_utils.outputs.run_outputs import RunOutputs
 from ..plugin_utils.outputs.summary import RunOutput
@@ -23,6 +24,7 @@ from ..plugin_utils.plain_values import plain
 from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.report.report_page import page
 from ..plugin_utils.report.report_runs import run_views
+from ..plugin_utils.runs.judge import zone_check
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
@@ -56,6 +58,7 @@ class ActionModule(ActionBase):
                 "cache": {"type": "path", "required": True},
                 "answers": {"type": "dict", "required": True},
                 "tpu_states": {"type": "dict", "default": {}},
+                "unreachable": {"type": "list", "elements": "str", "default": []},
                 "run": {"type": "str", "default": ""},
                 "publish": {"type": "str", "default": ""},
             }
@@ -79,6 +82,7 @@ class ActionModule(ActionBase):
             plain(options["tpu_states"]),
             now,
             options["run"],
+            zone_check(zones_of(api), options["unreachable"]),
         )
         if options["run"] and not views:
             raise AnsibleActionFail(

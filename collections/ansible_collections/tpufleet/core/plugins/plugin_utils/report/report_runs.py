@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...module_utils.worker.run_state import ReasonCode, RunState
@@ -18,8 +19,9 @@ from ..runs.judge import (
     judge_process,
     judge_run,
     judge_stored_run,
+    tpu_state_of,
 )
-from ..runs.observation import GONE, ProcessStatus, deciding_process
+from ..runs.observation import ProcessStatus, deciding_process
 from ..runs.status import event_text, process_text, run_text, state_text
 from ..runs.wanted_time import wanted_time
 from .report_view import (
@@ -184,6 +186,7 @@ def run_view(
         # Show the run as done, although the record does not say so yet: the next playbook that
         # observes its end records it.
         done_fields = {"wanted": str(DesiredState.DONE)}
+        status = replace(status, state=RunState.DONE)
         record = {
             **record,
             **done_fields,
@@ -242,6 +245,7 @@ def run_views(
     tpu_states: Mapping[str, str],
     now: float,
     only: str = "",
+    is_listed: Callable[[str], bool] = lambda _zone: True,
 ) -> list[RunView]:
     """Return the views of all runs that have a record or files on a worker.
 
@@ -254,6 +258,7 @@ def run_views(
         tpu_states: the state of each TPU in the inventory, by name.
         now: unix seconds.
         only: the name of the only run to return; empty for all runs.
+        is_listed: whether the inventory has listed the TPUs of a zone.
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():
@@ -267,7 +272,9 @@ def run_views(
         record, output = records.get(run, {}), outputs.get(run, RunOutput())
         wanted, tpu = str(record.get("wanted") or "no record"), str(record.get("tpu") or "")
         try:
-            view = run_view(run, record, live, output, tpu_states.get(tpu, GONE), now)
+            view = run_view(
+                run, record, live, output, tpu_state_of(record, tpu_states, is_listed), now
+            )
         except Exception as error:  # an error of one run must not affect the others
             state = f"its output can't be shown ({type(error).__name__}: {error!s:.80})"
             view = RunView(run, wanted, tpu, state=state)

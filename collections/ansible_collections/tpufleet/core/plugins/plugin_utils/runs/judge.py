@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,16 @@ from ..fleet.slices import run_tpu_names
 from ..view.folded_names import natural_order
 from .event_kind import DesiredState, EventKind
 from .goodput import goodput
-from .observation import DEAD, GONE, READY, Figures, ProcessStatus, deciding_process, parse_process
+from .observation import (
+    DEAD,
+    GONE,
+    NOT_LISTED,
+    READY,
+    Figures,
+    ProcessStatus,
+    deciding_process,
+    parse_process,
+)
 
 HUNG_AFTER_S = 600.0
 """A process is HUNG if its last heartbeat is older than this, in seconds (the watch's default).
@@ -129,6 +138,7 @@ def run_statuses(
     tpu: str = "",
     now: float | None = None,
     stored: Sequence[WorkerStatus] = (),
+    is_listed: Callable[[str], bool] = lambda _zone: True,
 ) -> list[RunStatus]:
     """Return the status of all runs on workers, and of wanted runs whose TPU is not READY.
 
@@ -140,6 +150,7 @@ def run_statuses(
         now: unix seconds; by default the current time.
         stored: the status of workers according to the stored output of runs, for runs that no
             worker has.
+        is_listed: whether the inventory has listed the TPUs of a zone.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
     for worker in workers:
@@ -152,7 +163,7 @@ def run_statuses(
     ]
     for run, record in sorted(records.items()):
         run_tpu = str(record.get("tpu") or "")
-        state = tpu_states.get(run_tpu, GONE)
+        state = tpu_state_of(record, tpu_states, is_listed)
         is_lost = record.get("wanted") == DesiredState.RUNNING and run_tpu and state != READY
         stored_workers = [
             worker for worker in stored if worker.process and worker.process.run == run
@@ -291,6 +302,25 @@ def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) 
         and len(last_processes) == record.get("workers")
         and all(process.state is RunState.DONE for process in last_processes)
     )
+
+
+def tpu_state_of(
+    record: Mapping[str, Any],
+    tpu_states: Mapping[str, str],
+    is_listed: Callable[[str], bool],
+) -> str:
+    """Return the state of the TPU in a run record: GONE, or NOT_LISTED, if it has no host."""
+    zones = [str(node.get("zone")) for node in record.get("nodes") or ()]
+    missing = GONE if all(map(is_listed, zones)) else NOT_LISTED
+    return tpu_states.get(str(record.get("tpu") or ""), missing)
+
+
+def zone_check(zones: Collection[str], unreachable: Collection[str]) -> Callable[[str], bool]:
+    """Return the function that says whether the inventory has listed the TPUs of a zone.
+
+    ``zones`` are those of the inventory (``-``: all), ``unreachable`` those without an answer.
+    """
+    return lambda zone: zone not in unreachable and ("-" in zones or zone in zones)
 
 
 def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from ...module_utils.worker.run_state import RunState
 from ..view.folded_names import folded, natural_order
 from .event_kind import DesiredState
-from .judge import RunStatus, WorkerStatus, run_statuses, tpu_states, worker_statuses
+from .judge import RunStatus, WorkerStatus, run_statuses, tpu_states, worker_statuses, zone_check
 from .observation import FIGURES, READY, ProcessStatus
 from .status import answer_error, last_activity_text, process_text, run_text, worker_text
 
@@ -38,6 +38,8 @@ def run_status(
     stored: Mapping[str, Any],
     run: str = "",
     tpu: str = "",
+    zones: Sequence[str] = ("-",),
+    unreachable: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the status of runs and workers: ``lines`` for users, the other keys for scripts.
 
@@ -50,6 +52,8 @@ def run_status(
         run: if set, only this run is included.
         tpu: limits the wanted runs whose TPU is not READY, and the key ``wanted``, to this TPU;
             empty for all TPUs.
+        zones: the zones of the inventory (``-``: all).
+        unreachable: those of its zones that did not answer.
     """
     worker_hosts = [host for host in hosts if host != "localhost"]
     states = {host: str(hostvars[host].get("tpu_state") or READY) for host in worker_hosts}
@@ -59,7 +63,14 @@ def run_status(
     stored_workers = worker_statuses(outputs, dict.fromkeys(outputs, READY), run)
     record = record_result.get("record")
     records = {run: record} if record else record_result.get("records") or {}
-    runs = run_statuses(workers, records, tpu_states(hostvars), tpu, stored=stored_workers)
+    runs = run_statuses(
+        workers,
+        records,
+        tpu_states(hostvars),
+        tpu,
+        stored=stored_workers,
+        is_listed=zone_check(zones, unreachable),
+    )
     wanted_runs = None
     if "record" in record_result or "records" in record_result:
         wanted_runs = [
