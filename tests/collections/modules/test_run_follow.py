@@ -198,3 +198,14 @@ def test_a_worker_without_the_run_is_not_shown_as_lost(monkeypatch, tmp_path):
     followed([never], monkeypatch, displayed, tmp_path, run="mine")
 
     assert displayed == ["w0: --- this worker does not have the run"]
+
+
+def test_an_active_run_is_followed_although_the_run_of_another_chip_has_ended(
+    monkeypatch, tmp_path
+):
+    ended = report("done", run="sweep-c0", launched={"chip": 0})
+    active = report(run="sweep-c1", launched={"chip": 1})
+    over = report("done", run="sweep-c1", log_end=0)
+    result, _ = followed([{"runs": [ended, active]}, {"runs": [over]}], monkeypatch, [], tmp_path)
+
+    assert result["run"] == "sweep-c1"

@@ -79,7 +79,7 @@ class ActionModule(ActionBase):
     ) -> Iterator[tuple[str, str, list[str]]]:
         """Yield the run's name, its state as text and its new log lines, until the run ends here.
 
-        Without the option ``run``, follows the first of the worker's current runs.
+        Without the option ``run``, follows the worker's first active run, else its first ended one.
         """
         run = options["run"]
         if not run:
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
             if not runs:
                 yield "", "no run has a log on this worker", []
                 return
-            run = runs[0]["run"]
+            run = next((report for report in runs if report["active"]), runs[0])["run"]
         log_end = -1
         while True:
             arguments = {
