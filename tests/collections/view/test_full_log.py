@@ -24,3 +24,10 @@ def test_a_full_disk_does_not_end_the_output_of_a_playbook(tmp_path):
 
     log.line("x")
     log.close()
+
+
+def test_an_old_log_that_cannot_be_deleted_does_not_prevent_a_new_one(tmp_path):
+    for number in range(MAX_LOGS):
+        (tmp_path / f"20260101T000000-a-{99999000 + number}.log").mkdir()
+
+    assert FullLog(tmp_path, "status").path.exists()
