@@ -13,6 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_findin
     verdict,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import (
+    doctor_cloud,
     doctor_controller,
     ssh_connections,
 )
@@ -33,6 +34,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet 
     bucket_findings,
     bucket_reply_findings,
     fleet_finding,
+    foreign_findings,
     grant_finding,
     quota_findings,
 )
@@ -359,3 +361,45 @@ def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():
     assert message["lines"][2] == "FIX  pod-w1: disk: / is full: make room"
     assert message["lines"][3].startswith("FIX  pod-w2: can't be reached: ssh: connect timed out: ")
     assert (message["count"], message["lines"][-1]) == (2, "2 problems")
+
+
+def test_a_worker_whose_checks_do_not_end_needs_no_setup():
+    answer = {"failed": True, "msg": "Task failed: Timed out after 120 second(s).", "timedout": {}}
+    message = doctor_summary({"findings": []}, {"pod-w0": answer}, "pod")
+    [line, _] = message["lines"]
+    assert line == (
+        "FIX  pod-w0: its checks did not end; a network file system may not respond: "
+        "ansible pod-w0 -b -a 'timeout 10 df'"
+    )
+
+
+BUCKET, MAY_WRITE = (
+    Reply(200, {"location": "US-CENTRAL2"}),
+    Reply(200, {"permissions": [*PERMISSIONS]}),
+)
+
+
+@pytest.mark.parametrize(
+    "replies", [(BUCKET, Reply(503)), (Reply(503), MAY_WRITE), (Reply(429), Reply(429))]
+)
+def test_a_busy_api_is_no_missing_permission(replies):
+    [finding] = bucket_reply_findings("mine", *replies, ["us-central2-b"])
+    assert finding.state == "unknown"
+    assert "gcloud" not in finding.line
+
+
+def test_a_busy_api_is_no_wrong_project(monkeypatch):
+    monkeypatch.setattr(doctor_cloud, "get", lambda *_: Reply(503))
+    assert doctor_cloud.project_finding(ApiSettings(project="p"), None).state == "unknown"
+
+
+def test_the_region_of_a_bucket_whose_metadata_may_not_be_read_is_unknown():
+    findings = bucket_reply_findings("mine", Reply(403), MAY_WRITE, ["us-central2-b"])
+    assert [finding.state for finding in findings] == ["ok", "unknown"]
+
+
+def test_a_foreign_tpu_in_another_zone_than_the_one_in_the_fleet_file_is_only_listed():
+    host = {"tpu_name": "pod", "tpu_zone": "europe-west4-a"}
+    for zone, state in (("us-central2-b", "ok"), ("europe-west4-a", "problem")):
+        [finding] = foreign_findings([host], {"pod": (zone,)})
+        assert finding.state == state

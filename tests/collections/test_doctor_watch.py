@@ -50,6 +50,10 @@ def test_a_watch_with_a_long_interval_is_not_late_before_its_next_pass():
     assert finding.state == OK
 
 
+def test_a_watch_at_a_fixed_time_is_never_late():
+    assert watch_finding([beat("here", 7200)], "here", 0, LOGS, NOW).state == OK
+
+
 def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
     assert watch_finding([], "", 0, "", NOW) is None
     finding = watch_finding([beat("there", 40)], "", 0, "", NOW)

@@ -194,3 +194,17 @@ def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(controller,
     subprocess.run(controller.command(**WATCH, tool=tool, environment={"ODD": odd}), check=True)
 
     assert received.read_text() == odd
+
+
+@pytest.mark.parametrize(
+    ("when", "seconds"),
+    [
+        ({"every": "1m"}, 60),
+        ({"every": "6h"}, 21600),
+        ({"every": "24h"}, 86400),
+        ({"at": "18:00"}, 0),
+    ],
+)
+def test_the_interval_of_a_timer_is_read_from_its_crontab_line(controller, when, seconds):
+    controller.ask(state="present", verb="watch", **when)
+    assert Cron().interval("tpufleet-do-watch") == seconds

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_checkpoints
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
+    doctor_machine,
+    run_checkpoints,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import WORKER_FORMAT
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machine import (
     Machine,
     checkpoint_findings,
     device_findings,
     disk_findings,
     kernel_finding,
+    kernel_lines,
     libtpu_finding,
     lock_finding,
     memory_finding,
@@ -132,6 +138,8 @@ def test_versions_are_read_from_the_environment_in_the_setup_stamp(machine):
         (packages / f"{name}.dist-info").mkdir(parents=True)
     ready = machine.root / "ready.json"
     ready.write_text('{"content": "x", "environment": "abc"}')
+    (machine.root / "programs/worker").mkdir(parents=True)
+    (machine.root / "programs/worker/contract.py").write_text(f"WORKER_FORMAT = {WORKER_FORMAT}\n")
     completed, versions = setup_findings(machine)
     assert completed.state == "ok"
     assert versions.message == "Python 3.13, jax 0.12.0, jaxlib 0.12.0, libtpu 0.0.50"
@@ -223,3 +231,25 @@ def test_a_worker_that_may_only_create_records_is_a_problem(machine, monkeypatch
     monkeypatch.setattr(run_checkpoints, "delete_object", refused)
     [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"))
     assert finding.state == "problem"
+
+
+def test_a_worker_that_another_version_has_set_up_needs_setup(machine):
+    (machine.root / "envs/abc").mkdir(parents=True)
+    (machine.root / "ready.json").write_text('{"content": "x", "environment": "abc"}')
+    finding = next(setup_findings(machine))
+    assert (finding.state, "another version of tpufleet" in finding.message) == ("problem", True)
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown(monkeypatch):
+    refused = SimpleNamespace(returncode=1)
+    monkeypatch.setattr(doctor_machine.subprocess, "run", lambda *_, **__: refused)
+    assert kernel_finding(kernel_lines()).state == "unknown"
+
+
+def test_a_line_of_libtpus_log_is_short_and_without_control_characters(machine):
+    machine.tpu_logs.mkdir()
+    (machine.tpu_logs / "tpu_driver.INFO").write_text(f"E1121 \x1b[2J{'x' * 5000}\n")
+    message = libtpu_finding(machine, time.time()).message
+    assert message.startswith("E1121")
+    assert "\x1b" not in message
+    assert len(message) <= 300

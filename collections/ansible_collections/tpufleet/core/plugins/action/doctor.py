@@ -22,7 +22,7 @@ from ..module_utils.cloud.host_keys import KnownHostsFile
 from ..module_utils.cloud.http import RetryPolicy
 from ..module_utils.cloud.session import ApiSettings
 from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
-from ..module_utils.schedule.timers import Systemd, keeper
+from ..module_utils.schedule.timers import keeper
 from ..module_utils.worker.doctor_finding import (
     OK,
     PROBLEM,
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):
         yield from secret_findings(secrets, worker_env, sources, self._vars)
         groups, hostvars = self._vars.get("groups", {}), self._vars.get("hostvars", {})
         foreign = [hostvars[host] for host in groups.get(FOREIGN_GROUP, [])]
-        yield from foreign_findings(foreign, {tpu.name for tpu in fleet})
+        yield from foreign_findings(foreign, {tpu.name: tpu.zones for tpu in fleet})
         if watch := self._watch(str(self._value("fleet_state", "")), api):
             yield watch
         yield from self._connections(address, str(ssh.get("known_hosts_file") or ""))
@@ -178,7 +178,7 @@ class ActionModule(ActionBase):
             timers = keeper()
             if name in timers.names():
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
-                interval_s = timers.interval(name) if isinstance(timers, Systemd) else 0
+                interval_s = timers.interval(name)
         try:
             heartbeats = read_heartbeats(fleet_state, api)
         except HeartbeatError as error:

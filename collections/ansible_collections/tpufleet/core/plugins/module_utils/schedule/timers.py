@@ -130,6 +130,15 @@ class Cron:
         lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
         return [f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}" for line in lines]
 
+    def interval(self, name: str) -> int:
+        """Return the seconds between a timer's starts (see cron_times); 0 if its time is fixed."""
+        lines = [line for line in self._table().splitlines() if line.endswith(f" # {name}")]
+        fields = " ".join(lines[0].split()[:5]) if lines else ""
+        found = re.fullmatch(r"(?:\*/(\d+)|0 \*/(\d+)|0 0) \*( \*)+", fields)
+        if not found:
+            return 0
+        return 60 * int(found[1]) if found[1] else 3600 * int(found[2] or 24)
+
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's crontab line and cron's status."""
         return f"crontab -l | grep {name}; systemctl status cron || service cron status"

@@ -18,14 +18,16 @@ from .contract import ROOT
 from .devices import device_files, holders, open_files, program, text_of
 from .doctor_finding import Finding, ok, problem, unknown
 from .run_checkpoints import on_same_disk, try_create
+from .run_files import CONTROL
 from .run_log import tail
-from .setup_stamp import read_stamp
+from .setup_stamp import is_set_up, read_stamp
 from .strays import strays
 
 DISKS = ("/", "/tmp", "/var/lib/tpufleet", "/mnt/shared")  # noqa: S108 - only read
 MIN_FREE_DISK = 0.05
 MIN_FREE_MEMORY = 0.05
 ERROR_LINES = 3
+MAX_LINE = 300
 LOG_LINES = 2000
 LOG_HOURS = 24
 KERNEL_ERROR = re.compile(
@@ -73,7 +75,7 @@ class Machine:
     root_disk: str = "/"
 
 
-def check_worker(machine: Machine, kernel: Sequence[str]) -> list[Finding]:
+def check_worker(machine: Machine, kernel: Sequence[str] | None) -> list[Finding]:
     """Run all checks and return their findings.
 
     ``kernel`` has the kernel's recent log lines (``kernel_lines``).
@@ -212,7 +214,11 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
     if stamp is None:
         yield problem("setup", "setup was not completed", setup)
         return
-    yield ok("setup", "completed")
+    if is_set_up(machine.root):
+        yield ok("setup", "completed")
+    else:
+        message = "another version of tpufleet set up this worker, so launches are refused"
+        yield problem("setup", message, setup)
     env = machine.root / "envs" / str(stamp.get("environment") or "none")
     if not env.is_dir():
         yield problem("versions", f"there is no environment {env}", setup)
@@ -257,9 +263,11 @@ def records_findings(
         )
 
 
-def kernel_finding(lines: Sequence[str]) -> Finding:
+def kernel_finding(lines: Sequence[str] | None) -> Finding:
     """Search the kernel's log lines for errors, such as out of memory or I/O errors."""
-    errors = [line.strip() for line in lines if KERNEL_ERROR.search(line)]
+    if lines is None:
+        return unknown("kernel", "neither journalctl nor dmesg could read the kernel's log")
+    errors = [shown(line) for line in lines if KERNEL_ERROR.search(line)]
     if not errors:
         return ok("kernel", f"no errors in the last {LOG_HOURS} hours")
     message = " | ".join(errors[-ERROR_LINES:])
@@ -284,17 +292,17 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
         errors += [line for line in tail(path, LOG_LINES) if LIBTPU_ERROR.match(line)]
     if not errors:
         return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
-    last = list(dict.fromkeys(line.strip() for line in errors))[-ERROR_LINES:]
+    last = list(dict.fromkeys(map(shown, errors)))[-ERROR_LINES:]
     return problem(
         "libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot"
     )
 
 
-def kernel_lines() -> list[str]:
-    """Return the kernel's recent log lines at level warning or more severe."""
+def kernel_lines() -> list[str] | None:
+    """Return the kernel's recent log lines at level notice or more severe; None if unreadable."""
     for command in (
-        ["journalctl", "--dmesg", "--priority=warning", "--no-pager", f"--since=-{LOG_HOURS}h"],
-        ["dmesg", "--level=emerg,alert,crit,err,warn", "--ctime"],
+        ["journalctl", "--dmesg", "--priority=notice", "--no-pager", f"--since=-{LOG_HOURS}h"],
+        ["dmesg", "--level=emerg,alert,crit,err,warn,notice", "--ctime"],
     ):
         try:
             result = subprocess.run(command, capture_output=True, check=False, timeout=20)
@@ -302,7 +310,12 @@ def kernel_lines() -> list[str]:
             continue
         if result.returncode == 0:
             return result.stdout.decode("utf-8", errors="replace").splitlines()[-LOG_LINES:]
-    return []
+    return None
+
+
+def shown(line: str) -> str:
+    """Return a line of a log without control characters, cut to MAX_LINE characters."""
+    return CONTROL.sub(" ", line).strip()[:MAX_LINE]
 
 
 def _resident(proc: Path) -> Iterator[tuple[int, str, str]]:

@@ -49,23 +49,23 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
 
 
 def foreign_findings(
-    hosts: Iterable[Mapping[str, Any]], fleet: Collection[str]
+    hosts: Iterable[Mapping[str, Any]], fleet: Mapping[str, Collection[str]]
 ) -> Iterator[Finding]:
     """Yield findings about TPUs that do not belong to this fleet.
 
-    ``hosts`` has the inventory variables of their workers, ``fleet`` the TPU names in the fleet
-    file. A foreign TPU with one of these names is a problem; any other is only listed.
+    ``hosts`` has the inventory variables of their workers, ``fleet`` the zones of each TPU in
+    the fleet file. A foreign TPU with such a name and zone is a problem; any other is only listed.
     """
     check = "foreign TPUs"
-    tpus = {str(host.get("tpu_name")): host for host in hosts}
-    for name in sorted(set(tpus) & set(fleet)):
+    tpus = {(str(host.get("tpu_name")), str(host.get("tpu_zone"))): host for host in hosts}
+    taken = [(name, zone) for name, zone in sorted(tpus) if zone in fleet.get(name, ())]
+    for name, zone in taken:
         reason, fix = "this fleet did not create it", adopt_command(name)
-        if owner := tpus[name].get("tpu_labels", {}).get(LABEL):
+        if owner := tpus[name, zone].get("tpu_labels", {}).get(LABEL):
             reason = f"it belongs to the fleet {str(owner)!r:.80}"
             fix = f"rename this TPU in the fleet file: $EDITOR {FLEET_FILE}"
-        zone = tpus[name].get("tpu_zone")
         yield problem(check, f"TPU {name} ({zone}) is in fleet.yml, but {reason}", fix)
-    others = sorted(set(tpus) - set(fleet))
+    others = [name for name, _ in sorted(set(tpus) - set(taken))]
     if others:
         yield ok(
             check,
@@ -205,6 +205,10 @@ def bucket_reply_findings(
     if metadata.status == 401:
         yield unknown(check, f"{url}: can't be checked without valid credentials")
         return
+    busy = next((reply for reply in (metadata, permissions) if reply.is_transient), None)
+    if busy:
+        yield unknown(check, f"{url}: the API answers {busy.status} ({busy.message})")
+        return
     granted = permissions.body.get("permissions", []) if permissions.status == 200 else []
     missing = (
         [permission for permission in PERMISSIONS if permission not in granted]
@@ -234,5 +238,7 @@ def bucket_reply_findings(
             f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
         )
         yield problem("bucket's region", warning, create_command)
+    elif not emulated and metadata.status != 200:
+        yield unknown("bucket's region", f"can't be read ({metadata.message})")
     elif not emulated:
         yield ok("bucket's region", str(metadata.body.get("location", "unknown")).lower())

@@ -36,6 +36,11 @@ class Reply:
         return errors.one_line(error.get("message") or f"HTTP {self.status}")
 
     @property
+    def is_transient(self) -> bool:
+        """Whether the API could not process the request now, whatever the request is."""
+        return self.status in (408, 429) or self.status >= 500
+
+    @property
     def disabled(self) -> str:
         """The service that is not enabled in the project, or ``unknown``; empty for other errors.
 

@@ -109,6 +109,9 @@ def _failure_finding(
     host: str, result: Result, variables: Mapping[str, Any], is_foreign: bool
 ) -> Finding:
     message = answer_error(result)
+    if "timedout" in result:
+        message = "its checks did not end; a network file system may not respond"
+        return problem(host, message, f"ansible {host} -b -a 'timeout 10 df'")
     if not result.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
     tpu = str(variables.get("tpu_name") or "NAME")

@@ -27,7 +27,7 @@ def watch_finding(
     Args:
         heartbeats: every controller's last pass, newest first.
         scheduled_on: the name of this controller if it has a timer for the watch, else empty.
-        interval_s: the interval of that timer in seconds.
+        interval_s: the interval of that timer in seconds; 0 if it has a fixed time.
         logs: the command that shows the logs of the timer.
         now: unix seconds.
     """
@@ -42,7 +42,7 @@ def watch_finding(
     if not own:
         return unknown(CHECK, f"scheduled, but no pass has ended yet: {logs}")
     age_s = now - own[0].ended_at
-    if age_s > LIMIT_SECONDS + interval_s:
+    if interval_s and age_s > LIMIT_SECONDS + interval_s:
         return problem(CHECK, f"no pass for {age_text(age_s)}", logs)
     if own[0].has_failed:
         error = own[0].error or "no reason given"
