@@ -236,9 +236,11 @@ def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> 
             f"≤ {PREEMPTED_TARGET_S:g} s",
         ),
     ]
+    counts = (len(losses), len(term), len(kill), len(preempted))
     print(f"wall time {wall:.0f} s, including boot and setup of machines {machines:.0f} s")
-    for text, reached, target in verdicts:
-        print(f"{text}   (target {target}: {'reached' if reached else 'missed'})")
+    for (text, reached, target), count in zip(verdicts, counts, strict=True):
+        verdict = ("reached" if reached else "missed") if count else "no such fault: not measured"
+        print(f"{text}   (target {target}: {verdict})")
     return 0 if all(reached for _, reached, _ in verdicts) else 1
 
 

@@ -69,7 +69,8 @@ def main() -> int:
         config.write_text(CONFIG)
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
         wait_until(lambda: last_step(fleet) > 80)
-        watch_outage = outage(cloud, lambda: by_watch(fleet))
+        before = last_step(fleet)  # now: the preemption deletes the metrics
+        watch_outage = outage(cloud, lambda: by_watch(fleet, before))
         show("watch", watch_outage)
         show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))
     reached = watch_outage.beyond_boot <= TARGET_S
@@ -105,12 +106,11 @@ def boot_s(cloud: LocalCloud) -> float:
     return wait_until(lambda: state_of(cloud) == "READY") - began
 
 
-def by_watch(fleet: Fleet) -> float:
-    """Repeat watch.yml until the run has a new step; return when it was seen.
+def by_watch(fleet: Fleet, before: int) -> float:
+    """Repeat watch.yml until the run has a step after ``before``; return when it was seen.
 
     The returned time is that of time.monotonic().
     """
-    before = last_step(fleet)
     with ThreadPoolExecutor() as pool:
         trains = pool.submit(wait_until, lambda: last_step(fleet) > before)
         while not trains.done():

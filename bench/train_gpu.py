@@ -56,7 +56,9 @@ def main() -> int:
     )
     parser.add_argument("--tiny", action="store_true", help="use tiny models, to try this program")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--only", metavar="PRESET", help="measure only this preset, such as 350m")
+    parser.add_argument(
+        "--only", choices=[case.name for case in CASES], help="measure only this preset"
+    )
     args = parser.parse_args()
     if args.case:
         print(json.dumps(measure_case(args.case, args.tiny)))

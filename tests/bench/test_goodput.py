@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.goodput import (
     first_line_at,
     launch_seconds,
     machines_seconds,
+    report,
 )
 
 LOG = """
@@ -92,3 +94,12 @@ def test_goodput_can_read_records_when_run_as_a_module():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_target_without_a_measurement_is_not_reached(capsys):
+    finished = {step: 100.0 + step for step in range(300)}
+    run = SimpleNamespace(losses=SimpleNamespace(finished_at=finished))
+
+    report(run, [], began=100.0, wall=300.0)
+
+    assert capsys.readouterr().out.count("not measured") == 4

@@ -1,0 +1,30 @@
+"""The measurement of a recovery: which step of the run ends it."""
+
+import time
+from typing import Any
+
+from bench import preemption
+
+
+class ResumedFleet:
+    """A fleet whose run had finished step 95, and whose next passes repeat steps from 81."""
+
+    cloud = None
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def metrics(self, _run: str) -> list[dict[str, Any]]:
+        return [{"step": step} for step in self.steps]
+
+    def must_play(self, _playbook: str) -> None:
+        self.steps = [max(self.steps, default=71) + 10]
+        time.sleep(0.5)
+
+
+def test_the_recovery_by_the_watch_ends_with_a_step_that_the_run_has_not_had():
+    fleet = ResumedFleet()
+
+    preemption.by_watch(fleet, 95)
+
+    assert fleet.steps[-1] > 95
