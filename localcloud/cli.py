@@ -18,6 +18,10 @@ from localcloud.local_cloud import NAME, LocalCloud, clouds_directory
 from localcloud.machines import image, kinds
 from localcloud.machines.interface import MachineError
 
+# Directories of a cloud with files that users need: objects of the bucket, data disks, and the run
+# records of inventory/local.
+_STORED = ("bucket", "disks", "fleet")
+
 
 def print_line(line: str) -> None:
     """Print one line and flush it, so that a reader of a pipe gets it immediately."""
@@ -46,11 +50,13 @@ def down(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
         return
     machines = sorted(entry.name for entry in local_cloud.machines.glob("*"))
     shared = sorted(entry.name for entry in local_cloud.shared.glob("*"))
-    if (machines or shared) and not options.yes:
+    stored = [name for name in _STORED if _has_files(local_cloud.directory / name)]
+    if (machines or shared or stored) and not options.yes:
         print_line(
             f"This removes local cloud {local_cloud.name!r} and all of {local_cloud.directory}: "
             f"{len(machines)} machines ({', '.join(machines) or 'none'}), "
-            f"and their shared files ({', '.join(shared) or 'none'})."
+            f"their shared files ({', '.join(shared) or 'none'}), and the directories with "
+            f"objects, data disks and run records ({', '.join(stored) or 'none'})."
         )
         _confirm(local_cloud)
     cloud.down(local_cloud, report=print_line)
@@ -59,11 +65,12 @@ def down(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
 
 def clean(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Remove every local cloud of this checkout and the cached root file systems."""
+    cloud.check_root(local_cloud, "clean", *(["--yes"] if options.yes else []))
     directory = clouds_directory()
     for entry in sorted(directory.glob("*")):
         if NAME.fullmatch(entry.name) and cloud.is_cloud_directory(entry):
             down(LocalCloud.of(entry.name), options)
-    cloud.remove_images(local_cloud, report=print_line)
+    cloud.remove_images(report=print_line)
     if not directory.exists():
         return
     try:
@@ -123,6 +130,7 @@ def fault(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
 
 def bucket(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Stop the cloud's bucket, start it, or make it read-only."""
+    cloud.check_root(local_cloud, "bucket", options.action)
     run, _ = _BUCKET_ACTIONS[options.action]
     run(local_cloud)
     print_line(buckets.summary(local_cloud))
@@ -130,7 +138,8 @@ def bucket(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
 
 def serve(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Run the API server in the foreground; up starts it in the background."""
-    cloud.serve(LocalCloud(options.directory.name, options.directory))
+    directory = options.directory.resolve()  # the names of host resources are derived from it
+    cloud.serve(LocalCloud(directory.name, directory))
 
 
 _BUCKET_ACTIONS: dict[str, tuple[Callable[[LocalCloud], None], str]] = {
@@ -230,18 +239,33 @@ def parser() -> argparse.ArgumentParser:
     return root_parser
 
 
+def port(text: str) -> int:
+    """Parse a port; argparse shows the function's name in its error."""
+    if not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"a port is 1 to 65535 ({text})")
+    return int(text)
+
+
+def subnet(text: str) -> IPv4Network:
+    """Parse a network with at least one address for a machine, and at most 65,536."""
+    network = IPv4Network(text)
+    if not 16 <= network.prefixlen <= 27:
+        raise argparse.ArgumentTypeError(f"a subnet is from /16 to /27 ({text})")
+    return network
+
+
 def _add_options(name: str, sub: argparse.ArgumentParser) -> None:
     """Add the options of the subcommand ``name`` to its parser."""
     if name == "up":
         sub.add_argument(
             "--port",
-            type=int,
+            type=port,
             help="the API's port; if it is in use, another one (default: that of the last start, "
             "or a free one)",
         )
         sub.add_argument(
             "--subnet",
-            type=IPv4Network,
+            type=subnet,
             help="the machines' network, such as 198.18.4.0/22 (default: that of the last start, "
             "or a free one)",
         )
@@ -292,7 +316,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CloudError, MachineError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("localcloud: interrupted. To continue, run the same command again", file=sys.stderr)
+        return 1
     return 0
+
+
+def _has_files(directory: Path) -> bool:
+    return any(entry.is_file() for entry in directory.rglob("*"))
 
 
 def _confirm(local_cloud: LocalCloud) -> None:
@@ -301,5 +332,9 @@ def _confirm(local_cloud: LocalCloud) -> None:
             "nothing was removed: there is no terminal to confirm on. To remove without asking: "
             f"{local_cloud.command('down', '--yes')}"
         )
-    if input(f"Type {local_cloud.name} to confirm: ").strip() != local_cloud.name:
+    try:
+        answer = input(f"Type {local_cloud.name} to confirm: ")
+    except EOFError:
+        answer = ""
+    if answer.strip() != local_cloud.name:
         raise CloudError(f"nothing was removed, because {local_cloud.name} was not typed")

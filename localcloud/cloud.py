@@ -39,7 +39,7 @@ def up(cloud: LocalCloud, options: Options = DEFAULTS, *, report: Report) -> Set
 
     ``report`` prints progress. Raises CloudError, MachineError.
     """
-    _check_root(cloud, "up")
+    check_root(cloud, "up")
     _check_tools()
     while True:
         # Build the image before taking the host's lock: it takes minutes, and other clouds need
@@ -106,7 +106,7 @@ def down(cloud: LocalCloud, *, report: Report) -> None:
 
     Also removes what a killed server or an interrupted ``up`` has left behind.
     """
-    _check_root(cloud, "down")
+    check_root(cloud, "down")
     with _lock_host(report):
         _down(cloud, report)
 
@@ -129,12 +129,8 @@ def _down(cloud: LocalCloud, report: Report) -> None:
     kernel_limits.restore_after_the_last_cloud()
 
 
-def remove_images(cloud: LocalCloud, *, report: Report) -> None:
-    """Remove the cached root file systems. No cloud on this host can start meanwhile.
-
-    If this process is not root, raises CloudError, which suggests a command for ``cloud``.
-    """
-    _check_root(cloud, "clean")
+def remove_images(*, report: Report) -> None:
+    """Remove the cached root file systems. No cloud on this host can start meanwhile."""
     with _lock_host(report):
         image.remove_all(report)
 
@@ -254,9 +250,10 @@ def _choose_port(requested: int, report: Report) -> int:
     return chosen
 
 
-def _check_root(cloud: LocalCloud, verb: str) -> None:
+def check_root(cloud: LocalCloud, *arguments: str) -> None:
+    """Raise CloudError unless this process is root; it suggests the verb in ``arguments``."""
     if os.geteuid() != 0:
-        raise CloudError(f"the local cloud's machines need root. Run: {cloud.command(verb)}")
+        raise CloudError(f"the local cloud's machines need root. Run: {cloud.command(*arguments)}")
 
 
 def _check_tools() -> None:

@@ -69,6 +69,11 @@ class LocalCloud:
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "
                 f"({name!r}). Choose another, such as: --name my-cloud"
             )
+        if clouds_directory() / name == images_directory():
+            raise CloudError(
+                f"--name: {name!r} is the directory of the machines' root file systems. Choose "
+                "another, such as: --name my-cloud"
+            )
         return cls(name, clouds_directory() / name)
 
     def command(self, *arguments: str) -> str:

@@ -36,6 +36,11 @@ def read(cloud: LocalCloud) -> Settings:
         raise CloudError(
             f"local cloud {cloud.name!r} is not up. Start it: {cloud.command('up')}"
         ) from None
+    except PermissionError as error:
+        raise CloudError(
+            f"{cloud.settings} can't be read ({error.strerror}): another user started the cloud. "
+            "Run the same command with sudo"
+        ) from error
     fields.pop("project", None)  # earlier versions stored this constant
     return Settings(**fields)
 
@@ -56,7 +61,9 @@ def hand_over(cloud: LocalCloud) -> None:
     for path in (
         cloud.directory.parent,
         cloud.directory,
+        cloud.settings,
         cloud.endpoint,
+        cloud.bucket_endpoint,
         cloud.directory / "service-account.json",
     ):
         if path.exists():

@@ -67,8 +67,12 @@ def up(
         if subnet is None:
             suggestion = free_subnet(_routes(), within=_PRIVATE)
             raise CloudError(
-                f"every subnet of {RANGE} is in use on this host (ip route). Choose another: "
-                f"{cloud.command('up', '--subnet', str(suggestion))}"
+                f"every subnet of {RANGE} is in use on this host (ip route). "
+                + (
+                    f"Choose another: {cloud.command('up', '--subnet', str(suggestion))}"
+                    if suggestion
+                    else f"Remove a route, then run: {cloud.command('up')}"
+                )
             )
         if requested and subnet != requested:
             if is_required:
@@ -211,11 +215,16 @@ def free_port(host: str, requested: int | None, first: int) -> int:
 
 
 def _routes() -> list[IPv4Network]:
-    """Return the networks of this host's addresses and routes, except the default route."""
+    """Return the networks of this host's addresses and routes, except default routes.
+
+    A VPN for all traffic replaces the default route by 0.0.0.0/1 and 128.0.0.0/1.
+    """
     networks = []
     for route in json.loads(run("ip", "-json", "-4", "route", "show", "table", "all")):
         if (destination := route["dst"]) != "default":
-            networks.append(IPv4Network(destination, strict=False))
+            network = IPv4Network(destination, strict=False)
+            if network.prefixlen > 1:
+                networks.append(network)
     return networks
 
 

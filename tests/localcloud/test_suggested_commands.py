@@ -60,7 +60,7 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
     assert (parsed_cloud, options.verb, options.yes) == (own, "down", True)
 
 
-@pytest.mark.parametrize("start", [cloud.up, cloud.remove_images])
+@pytest.mark.parametrize("start", [cloud.up, cloud.down])
 def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch, start):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CloudError) as refused:

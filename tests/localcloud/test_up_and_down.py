@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import cli, cloud, settings
+from localcloud import bucket, cli, cloud, settings
 from localcloud.failure import CloudError
-from localcloud.local_cloud import LocalCloud
+from localcloud.local_cloud import LocalCloud, images_directory
 from localcloud.machines import image, mounts
 from localcloud.settings import Settings
 
@@ -73,7 +73,7 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
             return local_cloud.directory
 
     monkeypatch.setattr(cloud, "_image", make)
-    for unneeded in ("_check_root", "_check_tools"):
+    for unneeded in ("check_root", "_check_tools"):
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     monkeypatch.setattr(cloud, "_up", lambda *_: chosen)
@@ -96,7 +96,7 @@ def test_a_root_file_system_removed_before_its_use_is_rebuilt(
         raise CloudError("far enough")
 
     monkeypatch.setattr(cloud, "_image", make)
-    for unneeded in ("_check_root", "_check_tools"):
+    for unneeded in ("check_root", "_check_tools"):
         monkeypatch.setattr(cloud, unneeded, lambda *_: None)
     monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
     with pytest.raises(CloudError, match="far enough"):
@@ -200,3 +200,97 @@ def test_settings_are_read_as_written(local_cloud: LocalCloud):
     chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
     settings.write(local_cloud, chosen)
     assert settings.read(local_cloud) == chosen
+
+
+def test_a_relative_directory_serves_the_same_cloud(local_cloud, monkeypatch):
+    served = []
+    monkeypatch.setattr(cloud, "serve", served.append)
+    monkeypatch.chdir(local_cloud.directory.parents[1])
+
+    assert cli.main(["serve", "--directory", "clouds/one"]) == 0
+
+    assert [(cloud_, cloud_.tag) for cloud_ in served] == [(local_cloud, local_cloud.tag)]
+
+
+def test_no_cloud_has_the_name_of_the_images_directory(local_cloud):
+    with pytest.raises(CloudError, match="--name"):
+        LocalCloud.of(images_directory().name)
+
+
+@pytest.mark.parametrize(
+    "file", ["bucket/local-fleet/checkpoints/40", "disks/us-central2-b/data", "fleet/runs/a.json"]
+)
+def test_objects_disks_and_run_records_are_not_removed_without_confirmation(
+    local_cloud, taken_down, monkeypatch, capsys, file
+):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    (local_cloud.directory / file).parent.mkdir(parents=True)
+    (local_cloud.directory / file).touch()
+
+    with pytest.raises(CloudError, match="nothing was removed"):
+        cli.down(local_cloud, argparse.Namespace(yes=False))
+
+    assert taken_down == []
+    assert file.split("/")[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [EOFError, KeyboardInterrupt])
+def test_no_answer_to_the_confirmation_removes_nothing(
+    local_cloud, taken_down, monkeypatch, capsys, error
+):
+    def interrupt(_: str) -> str:
+        raise error
+
+    (local_cloud.machines / "m").mkdir()
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", interrupt)
+
+    assert cli.main(["--name", "one", "down"]) == 1
+
+    assert taken_down == []
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["bucket", "stop"], ["clean", "--yes"]])
+def test_a_verb_that_needs_root_suggests_itself_with_sudo(
+    local_cloud, monkeypatch, capsys, arguments
+):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(bucket.processes, "end", lambda *_, **__: pytest.fail("not as root"))
+
+    assert cli.main(["--name", "one", *arguments]) == 1
+
+    suggested = f"-m localcloud --name one {' '.join(arguments)}"
+    assert capsys.readouterr().err.strip().endswith(suggested)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--port=99999", "--port=-1", "--port=x", "--subnet=198.18.4.0/29", "--subnet=10.0.0.0/8"],
+)
+def test_an_impossible_port_or_subnet_is_an_invalid_argument(option):
+    with pytest.raises(SystemExit) as ended:
+        cli.parser().parse_args(["up", option])
+    assert ended.value.code == 2
+
+
+def test_the_user_of_sudo_can_read_all_files_of_clients(local_cloud, monkeypatch):
+    owners = {}
+    monkeypatch.setattr("os.chown", lambda path, uid, gid: owners.update({path: uid}))
+    monkeypatch.setenv("SUDO_UID", "1000")
+    monkeypatch.setenv("SUDO_GID", "1000")
+    settings.write(local_cloud, Settings("one", 8470, "198.18.4.0/22", "/image"))
+    local_cloud.bucket_endpoint.touch()
+
+    settings.hand_over(local_cloud)
+
+    assert {local_cloud.settings, local_cloud.bucket_endpoint} <= set(owners)
+
+
+def test_settings_of_another_user_are_an_error_with_a_next_step(local_cloud, monkeypatch):
+    def refuse(_: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(CloudError, match="sudo"):
+        settings.read(local_cloud)

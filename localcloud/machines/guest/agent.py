@@ -70,10 +70,13 @@ def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[st
     """
     changed = []
     for user in sorted({*users, *_marked_users(home)}):
-        if not (home / user).is_dir():
-            _add(user)
-        if _write(home / user / ".ssh", user, users.get(user, [])):
-            changed.append(user)
+        try:
+            if not (home / user).is_dir():
+                _add(user)
+            if _write(home / user / ".ssh", user, users.get(user, [])):
+                changed.append(user)
+        except (OSError, KeyError, subprocess.CalledProcessError) as error:
+            print(f"{user}: {error}", file=sys.stderr, flush=True)  # noqa: T201
     return changed
 
 
@@ -81,7 +84,7 @@ def _marked_users(home: Path) -> list[str]:
     users = []
     for file in home.glob("*/.ssh/authorized_keys"):
         with contextlib.suppress(OSError):
-            if MARKER in file.read_text().splitlines():
+            if MARKER in file.read_text(errors="surrogateescape").splitlines():
                 users.append(file.parent.parent.name)
     return users
 
@@ -94,7 +97,7 @@ def _add(user: str) -> None:
 def _write(directory: Path, user: str, keys: list[str]) -> bool:
     """Write a user's ``authorized_keys`` to ``directory`` atomically; return whether it changed."""
     file = directory / "authorized_keys"
-    before = file.read_text().splitlines() if file.exists() else []
+    before = file.read_text(errors="surrogateescape").splitlines() if file.exists() else []
     after = merge(before, keys)
     if after == before:
         return False
@@ -107,7 +110,7 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
         partial.unlink()
     # Do not follow a link that the user may have created.
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
+    with os.fdopen(descriptor, "w", errors="surrogateescape") as stream:
         stream.write("".join(f"{line}\n" for line in after))
         os.fchown(stream.fileno(), account.pw_uid, account.pw_gid)
     partial.replace(file)

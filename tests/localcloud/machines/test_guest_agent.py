@@ -3,10 +3,14 @@
 import getpass
 import http.server
 import json
+import os
+import pwd
+import subprocess
 import threading
 
 import pytest
 
+from localcloud.machines import nspawn
 from localcloud.machines.guest import agent, install
 
 
@@ -138,3 +142,35 @@ def test_every_guest_file_is_installed_and_its_units_are_enabled(tmp_path):
                 program = program.partition("=")[2] or program
                 assert (tmp_path / program[1:]).stat().st_mode & 0o111
     assert len(list(wants.iterdir())) == 3
+
+
+def test_a_user_that_cannot_be_created_does_not_affect_others(tmp_path, monkeypatch, capsys):
+    def add(user: str) -> None:
+        if user == "games":
+            raise subprocess.CalledProcessError(9, ["useradd", user])
+        (tmp_path / user).mkdir()
+
+    monkeypatch.setattr(agent, "_add", add)
+    monkeypatch.setattr(agent, "_write", lambda directory, user, keys: True)
+
+    assert agent.apply({"ada": ["a"], "games": ["g"], "zoe": ["z"]}, tmp_path) == ["ada", "zoe"]
+    assert "games" in capsys.readouterr().err
+
+
+def test_a_key_comment_that_is_not_utf8_is_kept(tmp_path, monkeypatch):
+    file = tmp_path / "ada/.ssh/authorized_keys"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"ssh-rsa A M\xfcller\n")
+    account = pwd.getpwuid(os.getuid())
+    monkeypatch.setattr(agent.pwd, "getpwnam", lambda _: account)
+
+    assert agent.apply({"ada": ["ssh-rsa B"]}, tmp_path) == ["ada"]
+
+    assert file.read_bytes() == b"ssh-rsa A M\xfcller\n# Added by Google\nssh-rsa B\n"
+
+
+def test_a_key_of_a_system_user_does_not_stop_the_boot(tmp_path, monkeypatch):
+    monkeypatch.setattr(nspawn.subprocess, "run", lambda *_, **__: None)
+    (tmp_path / "home").mkdir()
+    nspawn._add_user(tmp_path, "root", ["ssh-rsa A"])
+    assert list((tmp_path / "home").iterdir()) == []

@@ -1,3 +1,4 @@
+import json
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -71,3 +72,10 @@ def test_a_machine_never_reaches_the_hosts_metadata_server():
     cloud = LocalCloud("one", Path("/clouds/one"))
     rules = nat_rules(cloud, IPv4Network("198.18.4.0/22"))
     assert f'iifname "{cloud.bridge}" ip daddr 169.254.0.0/16 drop' in rules
+
+
+def test_the_routes_of_a_vpn_for_all_traffic_use_no_subnet(monkeypatch):
+    destinations = ["default", "0.0.0.0/1", "128.0.0.0/1", "198.18.0.0/22"]
+    routes = json.dumps([{"dst": destination} for destination in destinations])
+    monkeypatch.setattr(network, "run", lambda *_: routes)
+    assert free_subnet(network._routes()) == IPv4Network("198.18.4.0/22")
