@@ -12,6 +12,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import KnownHost
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    parse_queued_resource,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.shapes import (
     shape_of,
     type_of_config,
@@ -375,3 +378,17 @@ def test_any_fleet_gives_hosts_of_different_names_or_an_error_of_one_line(
         assert host.variables["tpu_slice_id"] < host.variables["tpu_slice_count"]
         own = {group for group in host.groups if group.startswith("tpu_")}
         assert len(own) == ("tpu" in host.groups)
+
+
+@pytest.mark.parametrize("request_name", ["My_QR.1~a", "a+b", "50%"])
+def test_a_queued_resource_of_another_user_may_have_any_name_that_google_accepts(request_name):
+    path = f"projects/my-project/locations/us-central2-b/queuedResources/{request_name}"
+    assert parse_node(node(queuedResource=path)).queued_resource == request_name
+    assert parse_queued_resource({"name": path}).name == request_name
+
+
+@pytest.mark.parametrize("request_name", ["..", "a b", "{{ x }}", "x" * 129])
+def test_an_invalid_name_of_a_queued_resource_is_a_malformed_answer(request_name):
+    path = f"projects/my-project/locations/us-central2-b/queuedResources/{request_name}"
+    with pytest.raises(BadAnswer):
+        parse_queued_resource({"name": path})

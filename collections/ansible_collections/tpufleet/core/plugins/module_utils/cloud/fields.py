@@ -8,7 +8,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
-from ..worker.node_identity import NODE_ID, NODE_NAME_PATTERN, ZONE
+from ..worker.node_identity import NODE_ID, NODE_NAME_PATTERN, REQUEST_NAME_PATTERN, ZONE
 from .errors import BadAnswer, NotConfigured
 from .names import PROJECT, last_part
 
@@ -40,7 +40,8 @@ def path_parts(data: object, kind: str, resource: str) -> tuple[str, str, str]:
     resource in errors, such as ``TPU``. Raises BadAnswer.
     """
     path = data.get("name") if isinstance(data, Mapping) else None
-    pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({NODE_NAME_PATTERN})"
+    name = REQUEST_NAME_PATTERN if kind == "queuedResources" else NODE_NAME_PATTERN
+    pattern = rf"projects/({PROJECT})/locations/({ZONE})/{kind}/({name})"
     match = re.fullmatch(pattern, path) if isinstance(path, str) else None
     if not match:
         raise BadAnswer(
@@ -116,10 +117,10 @@ class Fields:
         """Return the strings in a list field; an empty tuple if the field is absent."""
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
-    def resource_name(self, name: str) -> str:
-        """Return the last part of a field with a resource's path; empty if the field is absent."""
+    def request_name(self, name: str) -> str:
+        """Return the name in a field with a queued resource's path; empty if absent."""
         value = last_part(self.text(name))
-        if value and not re.fullmatch(NODE_NAME_PATTERN, value):
+        if value and not re.fullmatch(REQUEST_NAME_PATTERN, value):
             raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")
         return value
 

@@ -114,7 +114,7 @@ def parse_node(data: object) -> Node:
             )
             for endpoint in fields.nested_list("networkEndpoints")
         ),
-        queued_resource=fields.resource_name("queuedResource"),
+        queued_resource=fields.request_name("queuedResource"),
         multislice=fields.flag("multisliceNode"),
         description=fields.text("description"),
         labels=fields.text_map("labels"),
