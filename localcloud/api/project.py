@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES, name_of
+from localcloud.api.compute_errors import ComputeError
 from localcloud.api.errors import ApiError, not_found, permission_denied
 from localcloud.api.faults import Faults
 from localcloud.api.paging import requested_page
@@ -34,8 +35,10 @@ class Project:
         """Raise HTTP 403 if the project in the path is not the cloud's project."""
         if names.get("project", PROJECT_ID) != PROJECT_ID:
             resource = f"projects/{names['project']}"
-            service = "" if method.startswith("compute.") else "tpu."
-            raise permission_denied(f"{service}{method}", resource)
+            if method.startswith("compute."):
+                message = f"Required '{method}' permission for '{resource}'"
+                raise ComputeError(403, "forbidden", message)
+            raise permission_denied(f"tpu.{method}", resource)
 
     def known_zone(self, zone: str) -> str:
         """Return a zone's resource name; raise HTTP 404 if the zone is unknown."""

@@ -275,3 +275,15 @@ def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scr
 
     assert isinstance(client.creation_error(ZONE, "demo"), errors.CapacityError)
     assert client.creation_error(ZONE, "demo") is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Permission 'tpu.nodes.list' denied on resource 'projects/x' (or it may not exist).",
+        "Required 'compute.firewalls.list' permission for 'projects/x'",
+    ],
+)
+def test_a_missing_permission_in_a_project_suggests_to_check_the_project(message):
+    body = {"error": {"code": 403, "message": message}}
+    assert errors.CHECK_PROJECT in str(errors.from_http(403, body, "list"))
