@@ -105,6 +105,10 @@ def _with_default_range(rule: dict[str, Any]) -> dict[str, Any]:
             if not NAME.fullmatch(text):
                 reason = f"Must be a match of regex '{NAME.pattern}'"
                 raise bad_value(f"{key}[{index}]", text, reason)
+    ranges = [*rule.get("sourceRanges", ()), *rule.get("destinationRanges", ())]
+    if len({ip_network(text).version for text in ranges}) > 1:
+        reason = "A rule can contain either IPv4 or IPv6 ranges, but not both"
+        raise bad_value("sourceRanges", ranges, reason)
     if not any(key in rule for key in allowed):
         rule[allowed[0]] = ["0.0.0.0/0"]
     return rule
@@ -174,6 +178,7 @@ class Firewalls(Collection):
         requested, rule = read_resource(call.json(), FIREWALL), self._find(call)
         fixed = {key: rule.body[key] for key in ("name", "network")}
         changed = self._complete({**(rule.body if is_patch else fixed), **requested})
+        fixed["direction"] = rule.body["direction"]
         for key, value in fixed.items():
             if changed[key] != value:
                 raise bad_value(key, changed[key], f"It is {value} and cannot be changed")
@@ -181,9 +186,13 @@ class Firewalls(Collection):
         return self._begin(call, verb, rule)
 
     def _complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        network = self._frame.name_of(body.get("network") or "global/networks/default")
+        reference = body.get("network") or "global/networks/default"
+        network = self._frame.name_of(reference)
         rule = complete_rule({**body, "network": network})
-        if self._table.get("networks", "global", network.rpartition("/")[2]) is None:
+        parent, _, name = network.rpartition("/")
+        if "/" not in reference or parent != self._full("global/networks"):
+            raise bad_value("network", reference, "The URL is malformed, or of another project.")
+        if self._table.get("networks", "global", name) is None:
             reason = "The referenced network resource cannot be found."
             raise bad_value("network", network, reason)
         return rule

@@ -33,7 +33,10 @@ class Page:
         if self.after is None:
             return items
         keys = [key(item) for item in items]
-        return items[keys.index(self.after) + 1 :] if self.after in keys else []
+        if self.after in keys:
+            return items[keys.index(self.after) + 1 :]
+        # The previous page's last item was deleted: continue where it was in the order of keys.
+        return [item for item, own in zip(items, keys, strict=True) if own > self.after]
 
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
         """Return the first ``size`` items, and the next page's token ("" if there are no more).
@@ -68,6 +71,8 @@ def _size(name: str, text: str, largest: int) -> int:
         raise invalid(name, f"{name} is '{text}', not a number") from None
     if size < 0:
         raise invalid(name, f"{name} is {size}; it must not be negative")
+    if name == "maxResults" and size > largest:
+        raise invalid(name, f"{name} is {size}; it must not be greater than {largest}")
     return min(size or DEFAULT_SIZE, largest)
 
 

@@ -83,6 +83,10 @@ def test_a_rules_name_and_network_cannot_change(compute):
         ({"allowed": [{"IPProtocol": "tcp", "ports": ["90-80"]}]}, "invalid"),
         ({"allowed": [{"IPProtocol": None}]}, "invalid"),
         ({"network": "global/networks/none"}, "invalid"),
+        ({"network": "default"}, "invalid"),
+        ({"network": "projects/other/global/networks/default"}, "invalid"),
+        ({"network": "x/y/default"}, "invalid"),
+        ({"sourceRanges": ["10.0.0.0/8", "2001:db8::/32"]}, "invalid"),
         ({"colour": "red"}, "invalid"),
     ],
 )
@@ -133,3 +137,25 @@ def test_only_an_auto_mode_network_has_a_subnetwork_in_each_region(compute):
 
     assert compute.names("regions/us-central2/subnetworks") == ["auto", "default"]
     assert "subnetworks" not in compute.get("global/networks/own")
+
+
+def test_a_rules_direction_cannot_change(compute):
+    compute.done("POST", RULES, RULE)
+    turned = {"direction": "EGRESS", "sourceRanges": [], "destinationRanges": ["10.0.0.0/8"]}
+    assert compute.refused("PATCH", f"{RULES}/ssh", turned) == (400, "invalid")
+
+
+def test_deleting_the_last_rule_of_a_page_hides_no_other_rule(compute):
+    for name in ("x", "y", "z"):
+        compute.done("POST", RULES, {**RULE, "name": name})
+    first = compute.get(RULES, maxResults=5)
+    assert first["items"][-1]["name"] == "x"
+    compute.done("DELETE", f"{RULES}/x")
+
+    second = compute.get(RULES, pageToken=first["nextPageToken"])
+
+    assert [rule["name"] for rule in second["items"]] == ["y", "z"]
+
+
+def test_a_page_has_at_most_500_rules(compute):
+    assert compute.refused("GET", RULES, maxResults=501) == (400, "invalid")
