@@ -320,3 +320,16 @@ def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):
     result = launch.judge(started=both(blocked)).judge("answers")
 
     assert (result["warnings"], launch.record().wanted) == ([], "stopped")
+
+
+@pytest.mark.parametrize("outcome", ["settled", "continues"])
+def test_a_run_is_not_recorded_as_done_while_another_worker_trains(launch, outcome):
+    start = launch.started()
+    waited = both(
+        {"info": report_end("0"), "outcome": "settled"},
+        {"info": report(heartbeat={"step": 9}), "outcome": outcome},
+    )
+
+    launch.judge(verdict=start, waited=waited).judge_outcome()
+
+    assert launch.record().wanted == "running"

@@ -184,9 +184,9 @@ class Judge:
             elif outcome["launch_failed"]:
                 self._record_failed_launch(run, attempt, start["was_wanted"], problems[0])
             elif not problems:
-                info = waited[self._leader(run)].get("info") or {}
-                if info.get("state") == RunState.DONE:
-                    self._try_to_record(run, DesiredState.DONE)
+                infos = [answer.get("info") or {} for answer in waited.values()]
+                if all(info.get("state") == RunState.DONE for info in infos):
+                    self._try_to_record(run, DesiredState.DONE, attempt)
         failed = [run for run, outcome in outcomes.items() if outcome["problems"]]
         return {
             "outcomes": outcomes,
@@ -243,10 +243,15 @@ class Judge:
         except RecordError as error:
             self._warnings.append(str(error))
 
-    def _try_to_record(self, run: str, desired_state: DesiredState) -> None:
-        """Record a desired state; an error becomes a warning."""
+    def _try_to_record(self, run: str, desired_state: DesiredState, attempt: int = 0) -> None:
+        """Record a desired state; an error becomes a warning.
+
+        If ``attempt`` is set, record it only if this is still the last attempt.
+        """
         try:
-            result = change_desired_state(self._store, run, desired_state, check=self._check)
+            result = change_desired_state(
+                self._store, run, desired_state, attempt=attempt, check=self._check
+            )
         except (RecordError, RunError) as error:
             self._warnings.append(str(error))
         else:
