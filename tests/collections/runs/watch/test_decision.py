@@ -28,7 +28,9 @@ from tests.collections.runs.observations import (
     LIMITS,
     NOW,
     POD,
+    TRAINING,
     UNREACHABLE,
+    decided,
     ended,
     pod,
 )
@@ -148,3 +150,15 @@ def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches
 
     assert decision.action is Action.GIVE_UP
     assert launches <= LIMITS.crashes
+
+
+def test_a_pause_that_a_wrong_clock_recorded_is_at_most_the_longest_pause():
+    decision = decided(pod(ended("75")), {"not_before": NOW + 86400, "state": "interrupted"})
+
+    assert decision.memory.not_before == NOW + LIMITS.longest_backoff
+
+
+def test_a_state_that_began_in_the_future_according_to_a_wrong_clock_begins_now():
+    decision = decided(pod(ended("1"), TRAINING), {"since": NOW + 86400, "state": "ending"})
+
+    assert decision.memory.since == NOW

@@ -39,7 +39,7 @@ def fence_variables(controller, fence):
 def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, watch):
     controller.record_launch(attempt=3, watch=watch)
     controller.limits = Limits(preemptions=7)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
     controller.listing = [LOST]
 
     (outcome,) = controller.pass_once()
@@ -51,7 +51,7 @@ def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(
 
 def test_a_run_that_is_done_is_recorded_done_even_if_another_worker_crashed(controller):
     controller.record_launch(attempt=3)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
 
     (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
 
@@ -62,7 +62,7 @@ def test_a_run_that_is_done_is_recorded_done_even_if_another_worker_crashed(cont
 
 def test_the_done_marker_of_an_earlier_attempt_does_not_count(controller):
     controller.record_launch(attempt=4)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, 1.0)
+    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
     controller.listing = [LOST]
 
     (outcome,) = controller.pass_once()
@@ -458,3 +458,22 @@ def test_a_phase_continues_unless_the_api_lists_the_tpu_as_ready(controller, lis
 
     assert (outcome.state, outcome.failed) == (RunState.RUNNING, False)
     assert controller.records.read("mine")["phase"] == "launch"
+
+
+def test_answers_from_before_a_launch_do_not_restart_its_attempt(controller):
+    controller.record_launch(attempt=2)
+    old = replace(answers(controller, running(age=1e5)), asked_at=controller.now - 30)
+
+    controller.pass_once(old)
+
+    assert controller.actor.playbooks == []
+
+
+def test_the_done_marker_of_an_older_run_of_this_name_does_not_count(controller):
+    controller.record_launch(attempt=1)
+    controller.done_markers["mine"] = DoneMarker("mine", 1, controller.now - 86400)
+    controller.listing = [LOST]
+
+    (outcome,) = controller.pass_once()
+
+    assert outcome.action == "recreate"

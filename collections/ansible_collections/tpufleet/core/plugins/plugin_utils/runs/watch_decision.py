@@ -33,8 +33,9 @@ def decide(
     """
     best = max((process.step or 0 for process in observed.processes), default=0)
     is_active = any(process.is_active for process in observed.processes)
-    memory = Memory.of(record.watch).with_step(best, is_active)
-    situation = Situation(record, observed, memory, now, limits or Limits())
+    limits = limits or Limits()
+    memory = Memory.of(record.watch).at_time(now, limits).with_step(best, is_active)
+    situation = Situation(record, observed, memory, now, limits)
     if record.is_wanted:
         return _decide_wanted(situation)
     if record.wanted is DesiredState.DONE:
@@ -114,6 +115,9 @@ ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 def decide_active(situation: Situation) -> Decision:
     """Decide about a run that is active on all workers: do nothing, or restart it if it hangs."""
     processes, limits = situation.observed.processes, situation.limits
+    if (seconds := _seconds_of_replacement(situation)) is not None:
+        recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
+        return situation.stay(RunState.STARTING, recently)
     if late := situation.late_heartbeats(processes):
         worst = max(late, key=lambda process: process.heartbeat_age or 0)
         seconds = worst.heartbeat_age or 0
@@ -128,6 +132,20 @@ def decide_active(situation: Situation) -> Decision:
         unhealthy = Cause.of(CauseCode.TPU_UNHEALTHY, health=situation.observed.health)
         return situation.stay(RunState.RUNNING, unhealthy)
     return situation.stay(RunState.RUNNING)
+
+
+def _seconds_of_replacement(situation: Situation) -> float | None:
+    """Return how many seconds ago the run was launched, if a process of an earlier attempt is seen.
+
+    Then the workers answered before that launch, so their answers say nothing about the new
+    attempt. Returns None otherwise, and if the launch is too long ago to explain it.
+    """
+    record = situation.record
+    is_earlier = any(process.attempt < record.attempt for process in situation.observed.processes)
+    if not is_earlier or record.launched_at is None:
+        return None
+    seconds = abs(situation.now - record.launched_at)
+    return seconds if seconds < LAUNCH_S else None
 
 
 def decide_partly_ended(situation: Situation) -> Decision:

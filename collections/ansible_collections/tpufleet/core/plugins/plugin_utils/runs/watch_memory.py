@@ -95,6 +95,11 @@ class Memory:
         """Return the memory as a JSON object for the record."""
         return asdict(self)
 
+    def at_time(self, now: float, limits: Limits) -> Memory:
+        """Return the memory without times that only a clock that was ahead can have written."""
+        latest = now + limits.longest_backoff
+        return replace(self, since=min(self.since, now), not_before=min(self.not_before, latest))
+
     def without_wait(self) -> Memory:
         """Return the memory with ``tries`` reset to 0, and no delay before the next action."""
         return replace(self, tries=0, not_before=0.0)
