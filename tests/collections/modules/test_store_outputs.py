@@ -264,3 +264,33 @@ def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worke
     header, line = worker.stored().splitlines()
     assert header.endswith("attempt 1")
     assert line == "from the trainer"
+
+
+def test_a_run_whose_objects_are_refused_does_not_delay_another_in_the_same_bucket(worker):
+    stored = set()
+
+    class Storage(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            name = parse_qs(urlsplit(self.path).query)["name"][0]
+            self.rfile.read(int(self.headers["Content-Length"]))
+            is_refused = "/also/" in name
+            stored.update(() if is_refused else {name})
+            self.send_response(403 if is_refused else 200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
+        Thread(target=server.serve_forever).start()
+        worker.emulator = f"http://127.0.0.1:{server.server_port}"
+        worker.begin(1, "also", location=worker.location.replace("mine", "also"))
+        worker.write("refused\n", run="also")
+        worker.begin(1)
+        worker.write("one\n")
+        worker.start()
+        try:
+            wait_for(lambda: any("/log/" in name for name in stored))
+        finally:
+            server.shutdown()
+            worker.stop()
