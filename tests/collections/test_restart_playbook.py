@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
@@ -79,3 +80,17 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
 
     assert not owned.exists()
     assert "nothing of run mine was started: pod-w[0-1]: can't be reached" in flat(result)
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=["restart", "check"])
+def test_a_run_whose_tpu_is_gone_is_not_restarted(local_api, options):
+    fleet = keep_release(local_api.state / "fleet")
+    (fleet / "runs").mkdir()
+    (fleet / "runs/mine.json").write_text(json.dumps(record_fields()))
+    local_api.ready("other", labels=OURS)
+
+    environment = environment_of(local_api)
+    result = play(environment, "playbooks/restart.yml", "-e", "run=mine", *options)
+
+    assert result.returncode != 0
+    assert "its TPU is gone" in flat(result)

@@ -299,3 +299,14 @@ def test_a_run_does_not_move_while_the_zone_of_its_tpu_does_not_answer(store):
     launch = replace(launch_spec(), nodes=ON_OTHER)
     with pytest.raises(RunError, match="may still train there"):
         record_launch(store, launch, ready=ON_OTHER, unlisted=[ON_POD[0].zone])
+
+
+def test_the_best_step_of_other_checkpoints_is_forgotten(store):
+    spec = launch_spec()
+    record_launch(store, spec)
+    last = store.read(spec.run)
+    store.change(spec.run, last.generation, {"wanted": "stopped", "watch": {"best_step": 10000}})
+
+    record_launch(store, replace(spec, checkpoints=f"gs://other/new/{spec.run}"))
+
+    assert store.read(spec.run).watch.get("best_step", 0) == 0

@@ -19,7 +19,7 @@ from ..plugin_utils.runs.causes import Cause, CauseCode
 from ..plugin_utils.runs.event_kind import Action, DesiredState, EventKind
 from ..plugin_utils.runs.history import Event
 from ..plugin_utils.runs.lease import Claim, Lease, Leases, lease_name
-from ..plugin_utils.runs.observation import FOREIGN, READY
+from ..plugin_utils.runs.observation import FOREIGN, READY, Observation
 from ..plugin_utils.runs.observe import Snapshot, tpu_variables_of_hosts, tpus_of_inventory
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
@@ -57,11 +57,14 @@ class ActionModule(ActionBase):
                     "it on the controller that launched it, or launch it from its code: "
                     f"ansible-playbook train.yml -e run={run} -e config=FILE"
                 )
+            observed = observe(options, variables, record)
+            if observed.is_identified and observed.tpu_state != READY:
+                raise RunError(f"run {run}: {tpu_blocker(observed.tpu_state)}")
             if self._task.check_mode:
                 return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
             leases = Leases(record_store(f"{options['fleet_state'].rstrip('/')}/watch", api))
             with leases.held(lease_name(record)) as lease:
-                failure = self._restart(options, variables, store, record, lease)
+                failure = self._restart(options, observed, store, record, lease)
         except (RecordError, RunError) as error:
             raise AnsibleActionFail(str(error)) from None
         if failure:
@@ -95,20 +98,15 @@ class ActionModule(ActionBase):
     def _restart(
         self,
         options: Mapping[str, Any],
-        variables: Mapping[str, Any],
+        observed: Observation,
         store: RunStore,
         record: RunRecord,
         lease: Lease,
     ) -> str:
         """Stop and launch the run while holding ``lease``. Return the error; empty on success.
 
-        ``options`` has the module's options, ``variables`` Ansible's variables.
+        ``options`` has the module's options.
         """
-        hosts = plain(tpu_variables_of_hosts(variables))
-        tpus = tpus_of_inventory(hosts, options["fleet_name"])
-        observed = Snapshot(hosts, {}, (tpus,), time.time()).of(record)
-        if observed.is_identified and observed.tpu_state != READY:
-            return tpu_blocker(observed.tpu_state)
         log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
         # The run's desired state becomes running, even if this launch fails.
@@ -120,6 +118,15 @@ class ActionModule(ActionBase):
         actor = Actor(Path(options["project"]), state_dir, options["fleet_state"], log, deadline)
         claim = Claim(lease.lost, lambda: conflict_reason(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)
+
+
+def observe(
+    options: Mapping[str, Any], variables: Mapping[str, Any], record: RunRecord
+) -> Observation:
+    """Return what the inventory in ``variables`` says about the TPUs of a run."""
+    hosts = plain(tpu_variables_of_hosts(variables))
+    tpus = tpus_of_inventory(hosts, options["fleet_name"])
+    return Snapshot(hosts, {}, (tpus,), time.time()).of(record)
 
 
 def tpu_blocker(tpu_state: str) -> str:

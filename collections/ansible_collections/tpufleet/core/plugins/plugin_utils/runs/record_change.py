@@ -102,6 +102,8 @@ def record_launch(
         state_fields: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
         if last_record and not is_relaunch:
             state_fields = last_record.relaunch_fields()
+            if last_record.launch.checkpoints != launch.checkpoints:
+                state_fields["watch"] = {}  # the steps of the old checkpoints do not count
         if not check:
             generation = last_record.generation if last_record else 0
             event = Event(EventKind.LAUNCHED, release=launch.release)
