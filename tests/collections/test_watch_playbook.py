@@ -212,3 +212,13 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Timed out after 15 second" in output
     assert "run fine: lost: it has no process: launch" in output
+
+
+def test_a_run_without_a_record_cannot_be_watched(local_api, fleet):
+    write(fleet, record_fields(wanted="done"))
+
+    result = watch(local_api, "-e", "run=min")
+
+    assert result.returncode != 0
+    assert "run min has no record in" in flat(result)
+    assert "Runs with a record: mine" in flat(result)

@@ -225,3 +225,12 @@ def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
     assert result.returncode != 0
     assert "no answer from http://127.0.0.1:1" in flat(result)
     assert not (tmp_path / "to").exists()
+
+
+@in_bucket
+def test_a_bundle_of_a_run_without_stored_output_has_its_record(environment, local_api, tmp_path):
+    fields = record_fields("empty", outputs=f"gs://{BUCKET}/runs/empty")
+    (local_api.state / "fleet/runs/empty.json").write_text(json.dumps(fields))
+    options = ("-e", "run=empty", "-e", f"to={tmp_path}/to", "-e", "bundle=true")
+    play(environment, "playbooks/fetch.yml", *options)
+    assert (tmp_path / "to/record.json").exists()

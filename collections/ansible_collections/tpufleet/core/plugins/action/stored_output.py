@@ -61,10 +61,13 @@ class ActionModule(ActionBase):
             outputs = RunOutputs(options["directory"], options["cache"], api)
             store = outputs.store_of(record.launch)
             result["workers"] = [name for name in record.launch.placement if name]
+            files: list[str] = []
+            if options["to"] and options["bundle"] and not self._task.check_mode:
+                files += write_record(record, Path(options["to"]))
             objects = store.list(record.run)
             processes = stored_processes(objects)
             if not processes:
-                return result | {"location": store.location}
+                return result | {"location": store.location, "files": files, "changed": bool(files)}
             summary = cached_summary(store, record.run, objects, outputs.summaries)
             last_attempt = summary.attempts[-1].number
             last_processes = [process for process in processes if process.attempt == last_attempt]
@@ -76,10 +79,8 @@ class ActionModule(ActionBase):
                     process.process_id: tail
                     for process, tail in zip(last_processes, tails, strict=True)
                 }
-            files: list[str] = []
             if options["to"] and not self._task.check_mode:
-                files = copy(store, processes, Path(options["to"]))
-                files += write_record(record, Path(options["to"])) if options["bundle"] else []
+                files = copy(store, processes, Path(options["to"])) + files
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
             # Return the error: Ansible ignores failed_when if a plugin raises.

@@ -12,6 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.cloud.closest_names import closest_names
 from ..module_utils.cloud.errors import CloudError
 from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..plugin_utils.fleet.cloud_tpus import open_source
@@ -118,11 +119,16 @@ class ActionModule(ActionBase):
         selected = {
             run: record for run, record in records.usable.items() if options["run"] in ("", run)
         }
+        unusable = [record for record in records.unusable if options["run"] in ("", record.name)]
+        if options["run"] and not (selected or unusable):
+            raise AnsibleActionFail(
+                f"run {options['run']} has no record in {fleet_state}. Runs with a record: "
+                f"{closest_names(options['run'], records.usable)}. List the runs: "
+                "ansible-playbook playbooks/status.yml"
+            )
         snapshot = watch.confirm(selected.values(), snapshot)
         outcomes = watch.act(selected, snapshot)
-        outcomes += unusable_outcomes(
-            record for record in records.unusable if options["run"] in ("", record.name)
-        )
+        outcomes += unusable_outcomes(unusable)
         if options["run"]:
             return outcomes, UpkeepOutcome()
         # tpu_fleet is not an option of the module, because options are evaluated before runs are

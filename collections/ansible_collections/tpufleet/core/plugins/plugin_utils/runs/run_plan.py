@@ -215,6 +215,11 @@ def _run_placements(
     placements, first_id = {}, 0
     for _, slice_members in sorted(by_slice.items()):
         expected, indexes = slice_members[0].count, sorted(member.index for member in slice_members)
+        if len(set(indexes)) < len(indexes):
+            raise RunError(
+                f"several of the selected TPUs have the name {slice_members[0].tpu}. Launch the "
+                "run on one of them: ansible-playbook train.yml -e tpu=NAME_ZONE"
+            )
         if indexes != list(range(expected)):
             raise RunError(
                 f"TPU {slice_members[0].tpu}: a run needs all {expected} workers (selected: "
