@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 
-from tests.collections.runs.records import keep_release, record_fields
+from tests.collections.runs.records import keep_release, record_fields, run_record
 from tests.collections.test_run_role import played
 
-TEMPLATE = "{{ lookup('ansible.builtin.pipe', 'touch OWNED') }}"
 HOSTS = """
 tpu:
   hosts:
@@ -24,145 +22,112 @@ tpu:
     tpu_id: "4712"
     tpu_worker_count: 2
     tpu_leader_ip: 10.0.0.2
-    volatile_checkpoints: false
-    compile_cache: gs://another/cache
 """
-PLAY = """
-- hosts: tpu
-  gather_facts: false
-  connection: local
-  tasks:
-    - tpufleet.core.run_plan:
-        run: "{{ run }}"
-        project: /
-        code: "{{ code }}"
-        lock: /no/such/lock
-        jax_requirements: worker-cpu
-        checkpoints: gs://another/place
-        compile_cache: "{{ compile_cache }}"
-        volatile_checkpoints: "{{ volatile_checkpoints }}"
-        env: {FROM: inventory}
-        state_dir: "{{ fleet_state }}"
-        fleet_state: "{{ fleet_state }}"
-        relaunch: "{{ relaunch }}"
-      register: plan
-      run_once: true
-    - ansible.builtin.copy:
-        content: "{{ plan | to_json }}"
-        dest: "{{ plan_file }}"
-        mode: "0600"
-      run_once: true
-"""
+OTHER_OPTIONS = {
+    "project": "/",
+    "lock": "/no/such/lock",
+    "jax_requirements": "worker-cpu",
+    "checkpoints": "gs://another/place",
+    "compile_cache": "gs://another/cache",
+    "volatile_checkpoints": False,
+    "env": {"FROM": "inventory"},
+}
+"""Options of run_plan that differ from the recorded launch."""
 
 
 @dataclass
-class Controller:
-    """A controller that launched a run; ``play`` plans a relaunch of it."""
+class Relaunches:
+    """Results of run_plan by the name of the case, from one call of ansible-playbook."""
 
-    folder: Path
+    plans: dict[str, dict[str, Any]]
+    output: str
+    owned: Path
 
-    def record(self, **fields: Any) -> dict[str, Any]:
-        """Write the run's record and return it."""
-        record = record_fields() | fields
-        path = self.folder / "fleet/runs/mine.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record))
-        return record
-
-    def variables(self) -> dict[str, Any]:
-        """Return the variables that the watch passes to the playbooks."""
-        valid = parse_record("mine", self.record())
-        fleet = self.folder / "fleet"
-        return relaunch_variables(valid, fleet, str(fleet))
-
-    def play(self, variables: dict[str, Any]) -> tuple[int, str, dict[str, Any]]:
-        """Plan a relaunch; return the exit code, the output and the plan."""
-        hosts, plan_file = self.folder / "hosts.yml", self.folder / "plan.json"
-        hosts.write_text(HOSTS)
-        options = ["-i", str(hosts), "-e", json.dumps(variables | {"plan_file": str(plan_file)})]
-        done = played(self.folder, PLAY, *options, parser="ansible.builtin.yaml")
-        plan = json.loads(plan_file.read_text()) if plan_file.exists() else {}
-        return done.returncode, done.stdout + done.stderr, plan
+    def error(self, name: str) -> str:
+        plan = self.plans[name]
+        assert plan["failed"]
+        assert "launches" not in plan
+        return plan["msg"]
 
 
-@pytest.fixture
-def controller(tmp_path: Path) -> Controller:
-    keep_release(tmp_path / "fleet")
-    return Controller(tmp_path)
+def task(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the task that plans the relaunch of a run with this record and its code."""
+    state_dir = keep_release(folder / name)
+    (state_dir / "runs").mkdir()
+    (state_dir / "runs/mine.json").write_text(json.dumps(record))
+    variables = relaunch_variables(run_record(), state_dir, str(state_dir))
+    options = {option: variables[option] for option in ("run", "relaunch", "code", "fleet_state")}
+    return {
+        "tpufleet.core.run_plan": OTHER_OPTIONS | options | {"state_dir": str(state_dir)},
+        "register": name,
+        "run_once": True,
+        "ignore_errors": True,
+    }
 
 
-@pytest.mark.parametrize(
-    "directories",
-    [{}, {"checkpoints": "/mnt/x/checkpoints/mine", "compile_cache": "/mnt/x/jax-cache"}],
-    ids=["bucket", "shared_dir"],
-)
-def test_a_relaunch_uses_the_whole_recorded_launch(controller, directories):
-    variables = controller.variables()
-    recorded = controller.record(**directories)
-
-    code, output, plan = controller.play(variables)
-
-    assert code == 0, output
-    expected = {**recorded, "workers": 2, "placement": ["pod-w0", "pod-w1"]}
-    expected["nodes"] = [{"name": "pod", "zone": "us-east1-d", "id": "4712"}]
-    assert plan["launches"]["mine"] == {name: expected[name] for name in plan["launches"]["mine"]}
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> dict[str, Any]:
+    """A record with a template that creates a file, in all fields that may have any text."""
+    owned = tmp_path_factory.getbasetemp() / "owned"
+    template = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
+    return record_fields(command=["python", template], env={"A": template}, config=template)
 
 
-@pytest.fixture
-def template(controller) -> str:
-    return TEMPLATE.replace("OWNED", str(controller.folder / "owned"))
+@pytest.fixture(scope="module")
+def relaunches(tmp_path_factory, hostile) -> Relaunches:
+    folder = tmp_path_factory.mktemp("relaunches")
+    records = {
+        "with_templates": hostile,
+        "with_template_as_tpu": hostile | {"tpu": hostile["config"]},
+        "stopped": record_fields(wanted="stopped"),
+        "damaged": record_fields(),
+        "with_short_secret": record_fields(),
+    }
+    tasks = [task(folder, name, record) for name, record in records.items()]
+    (train,) = (folder / "damaged/releases").glob("*/train.py")
+    train.write_text("print('other')\n")
+    tasks.insert(-1, {"ansible.builtin.set_fact": {"secrets": {"PIN": "2718"}}})
+    plans = "{{ {" + ", ".join(f"'{name}': {name}" for name in records) + "} | to_json }}"
+    plan_file = {"content": plans, "dest": f"{folder}/plans.json", "mode": "0600"}
+    tasks.append({"ansible.builtin.copy": plan_file, "run_once": True})
+    play = {"hosts": "tpu", "gather_facts": False, "connection": "local", "tasks": tasks}
+    (folder / "hosts.yml").write_text(HOSTS)
+
+    inventory = ("-i", str(folder / "hosts.yml"))
+    done = played(folder, json.dumps([play]), *inventory, parser="ansible.builtin.yaml")
+
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    plans = json.loads((folder / "plans.json").read_text())
+    return Relaunches(plans, output, tmp_path_factory.getbasetemp() / "owned")
 
 
-def test_a_trainer_gets_command_config_and_environment_without_templating(controller, template):
-    variables = controller.variables()
-    hostile = {"command": ["python", template], "env": {"A": template}, "config": template}
-    controller.record(**hostile)
+def test_a_relaunch_uses_the_whole_recorded_launch_without_templating(relaunches, hostile):
+    launch = relaunches.plans["with_templates"]["launches"]["mine"]
 
-    code, output, plan = controller.play(variables)
-
-    assert not (controller.folder / "owned").exists()
-    assert code == 0, output
-    assert {field: plan["launches"]["mine"][field] for field in hostile} == hostile
-
-
-def test_a_record_with_a_template_in_another_field_is_refused(controller, template):
-    variables = controller.variables()
-    controller.record(tpu=template)
-
-    code, output, _ = controller.play(variables)
-
-    assert not (controller.folder / "owned").exists()
-    assert code != 0
-    assert "invalid record: tpu" in output
+    current_tpu = {
+        "workers": 2,
+        "placement": ["pod-w0", "pod-w1"],
+        "nodes": [{"name": "pod", "zone": "us-east1-d", "id": "4712"}],
+    }
+    expected = hostile | current_tpu
+    assert launch == {name: expected[name] for name in launch}
+    assert not relaunches.owned.exists()
 
 
-def test_a_run_that_was_stopped_is_not_relaunched(controller):
-    variables = controller.variables()
-    controller.record(wanted="stopped")
-
-    code, output, _ = controller.play(variables)
-
-    assert code != 0
-    assert "run mine: not launched, because its desired state is stopped" in output
+def test_a_record_with_a_template_in_another_field_is_refused(relaunches):
+    assert "invalid record: tpu" in relaunches.error("with_template_as_tpu")
+    assert not relaunches.owned.exists()
 
 
-def test_a_short_secret_is_refused_before_anything_is_launched(controller):
-    variables = controller.variables()
-    controller.record()
-
-    code, output, plan = controller.play(variables | {"secrets": {"PIN": "2718"}})
-
-    assert code != 0
-    assert "secrets: PIN has fewer than 8 characters" in output
-    assert "2718" not in output
-    assert not plan
+def test_a_run_that_was_stopped_is_not_relaunched(relaunches):
+    assert "not launched, because its desired state is stopped" in relaunches.error("stopped")
 
 
-def test_a_damaged_copy_of_the_code_is_not_launched(controller):
-    variables = controller.variables()
-    (Path(variables["code"]) / "train.py").write_text("print('other')\n")
+def test_a_short_secret_is_refused_before_anything_is_launched(relaunches):
+    assert "PIN has fewer than 8 characters" in relaunches.error("with_short_secret")
+    assert "2718" not in relaunches.output
 
-    code, output, _ = controller.play(variables)
 
-    assert code != 0
-    assert "the cached release is damaged (train.py differs)" in output
+def test_a_damaged_copy_of_the_code_is_not_launched(relaunches):
+    assert "the cached release is damaged (train.py differs)" in relaunches.error("damaged")
