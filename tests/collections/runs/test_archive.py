@@ -134,10 +134,10 @@ class SlowFolder(RecordFolder):
 
 def test_many_records_in_a_slow_bucket_do_not_prevent_a_restart(tmp_path):
     controller = Controller(tmp_path / "fleet", keep_release(tmp_path / "kept"))
-    slow = SlowFolder(str(controller.fleet_state), 0.2)
+    slow = SlowFolder(str(controller.fleet_state), 1.0)
     runs = controller.fleet_state / "runs"
     runs.mkdir(parents=True)
-    for number in range(500):
+    for number in range(100):
         record = record_fields(f"old{number}", wanted="done")
         (runs / f"old{number}.json").write_text(json.dumps(record))
     controller.record_launch()
