@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Memory
 
 from tests.collections.runs.observations import (
@@ -18,7 +17,6 @@ from tests.collections.runs.observations import (
     remembered,
     values,
 )
-from tests.collections.runs.records import run_record
 
 COUNTS = {
     "best_step": 6,
@@ -70,12 +68,6 @@ def test_a_wait_doubles_up_to_a_maximum(tries, wait):
     decision = decided(pod(ended("75")), {"tries": tries}, limits)
 
     assert decision.memory.not_before == NOW + wait
-
-
-def test_the_default_limits_apply_if_none_are_given():
-    late = pod(replace(TRAINING, heartbeat_age=601))
-
-    assert decide(run_record(attempt=3), late, NOW).action is Action.RESTART
 
 
 def test_a_memory_reads_back_equal_and_values_of_other_types_are_ignored():

@@ -10,7 +10,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import C
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     FOREIGN,
-    GONE,
     READY,
     ObservedTpu,
     ProcessStatus,
@@ -71,12 +70,6 @@ def test_a_run_is_observed_only_on_the_workers_of_its_tpu():
     )
 
 
-def test_a_tpu_that_is_not_in_the_inventory_is_gone_and_not_confirmed():
-    observation = observed(RECORD, {}, {})
-
-    assert (observation.tpu_state, observation.is_confirmed, observation.tpus) == (GONE, False, ())
-
-
 def test_an_observation_includes_whether_any_worker_answers():
     other = f"other-{ZONE}-w0"
 
@@ -88,6 +81,7 @@ def test_a_state_is_confirmed_only_by_a_second_answer_with_the_same_state():
     dead = workers(tpu_state="PREEMPTED")
     lost, creating = replace(POD, state="PREEMPTED"), replace(POD, state="CREATING")
 
+    assert not observed(RECORD, {}, {}).is_confirmed
     assert observed(RECORD, dead, {}, [lost]).is_confirmed
     assert observed(RECORD, {}, {}, []).is_confirmed
     observation = observed(RECORD, dead, {}, [creating])
@@ -114,18 +108,6 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
     assert (observation.tpu_state, observation.address) == (READY, f"pod_{ZONE}")
 
 
-@pytest.mark.parametrize("labels", [{}, {LABEL: "another-fleet"}])
-def test_a_foreign_tpu_in_another_zone_does_not_replace_the_lost_one(labels):
-    hosts = workers(zone=OTHER_ZONE, id_="9", labels=labels)
-    answers = {host: {"runs": []} for host in hosts}
-
-    observation = observed(RECORD, hosts, answers, tpus_of_inventory(hosts, "default"))
-    decision = decide(RECORD, observation, 100.0)
-
-    assert (observation.tpu_state, observation.processes, observation.tpus) == (GONE, (), ())
-    assert decision.action is Action.RECREATE  # recreates the recorded TPU and deletes nothing
-
-
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED", "CREATING"])
 def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     hosts = workers(id_="9", labels={}, tpu_state=state)
@@ -140,42 +122,6 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     stopped = run_record(wanted="stopped")
     running = {host: {"runs": [RUN]} for host in hosts}
     assert decide(stopped, observed(stopped, hosts, running), 100.0).action is not Action.STOP
-
-
-@pytest.mark.parametrize("zone", [ZONE, OTHER_ZONE])
-def test_a_run_is_launched_on_a_recreated_tpu_of_this_fleet(zone):
-    hosts = workers(id_="9", zone=zone)
-
-    observation = observed(RECORD, hosts, {host: {"runs": []} for host in hosts})
-
-    assert [(tpu.zone, tpu.id) for tpu in observation.tpus] == [(zone, "9")]
-    assert decide(RECORD, observation, 100.0).action is Action.LAUNCH
-
-
-def test_an_unlabelled_tpu_is_not_deleted_and_the_delete_command_is_shown():
-    lost = workers(labels={}, tpu_state="PREEMPTED")
-    decision = decide(RECORD, observed(RECORD, lost, {}, tpus_of_inventory(lost, "default")), 100.0)
-
-    assert decision.action is Action.NOTHING
-    delete = f"ansible-playbook playbooks/delete.yml -e tpu=pod -e zone={ZONE}"
-    assert decision.causes[1] == Cause.of(CauseCode.NOT_OURS, delete=delete)
-
-    unreachable = run_record(watch={"state": "unreachable", "since": 1.0})
-    for labels, action in ((OURS, Action.REPLACE), ({}, Action.NOTHING)):
-        hosts = workers(labels=labels)
-        answers = {W0: {"runs": []}}
-        observation = observed(unreachable, hosts, answers, tpus_of_inventory(hosts, "default"))
-        assert decide(unreachable, observation, 1e5).action == action
-
-
-def test_a_run_whose_record_has_no_tpu_id_is_not_watched():
-    older = run_record(nodes=[])
-
-    for hosts in (HOSTS, {}, workers(tpu_state="PREEMPTED")):
-        observation = observed(older, hosts, {}, tpus_of_inventory(hosts, "default"))
-        decision = decide(older, observation, 100.0)
-        assert (decision.action, decision.state) == (Action.NOTHING, RunState.NOT_WATCHED)
-        assert decision.causes == (Cause.of(CauseCode.TPU_NOT_RECORDED, run="mine"),)
 
 
 SLICES = {
@@ -207,19 +153,6 @@ def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
     assert decide(MULTISLICE_RECORD, observation, 100.0).state is RunState.RUNNING
 
 
-@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
-def test_a_lost_slice_is_reported_and_never_recreated_alone(state):
-    lost = {"s-1-w0": SLICES["s-1-w0"] | {"tpu_state": state}}
-    hosts = SLICES | lost | {"s-1-w1": lost["s-1-w0"]}
-
-    observation = observed(MULTISLICE_RECORD, hosts, {}, tpus_of_inventory(hosts, "default"))
-    decision = decide(MULTISLICE_RECORD, observation, 100.0)
-
-    assert (observation.tpu_state, observation.is_confirmed) == (state, True)
-    assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
-    assert [cause.code for cause in decision.causes] == [CauseCode.TPU_STATE, CauseCode.MULTISLICE]
-
-
 def test_the_tpu_keeps_its_inventory_name_even_if_the_api_lists_a_namesake():
     namesake = workers(id_="9", zone=OTHER_ZONE, labels={})
 
@@ -233,17 +166,6 @@ def test_a_missing_environment_of_a_run_is_observed():
 
     assert (
         observed(RECORD, HOSTS, {W0: {"runs": [ended_run]}}).processes[0].has_environment is False
-    )
-
-
-def test_an_empty_report_has_an_unknown_state_and_no_attempt():
-    process = parse_process("pod-w0", {})
-
-    assert (process.state, process.attempt, process.ended_at) == (RunState.UNKNOWN, 0, 0.0)
-    assert (process.has_heartbeat, process.is_set_up, process.has_environment) == (
-        False,
-        True,
-        True,
     )
 
 

@@ -190,6 +190,7 @@ NAMED_OTHERWISE = ObservedTpu("other", ZONE, "7", "READY", is_ours=True)
         ([THEIRS, POD], ("READY", POD)),
         ([FAR], ("READY", FAR)),
         ([FAR, FARTHER], (GONE, None)),
+        ([replace(FAR, is_ours=False)], (GONE, None)),
         ([NAMED_OTHERWISE], (GONE, None)),
         ([], (GONE, None)),
         ([POD, FARTHER], ("READY", POD)),

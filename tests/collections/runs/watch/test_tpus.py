@@ -152,14 +152,23 @@ def test_no_worker_of_a_lost_slice_is_blamed_for_failures_of_its_successor():
     assert (memory.bad_worker, memory.bad_times) == ("", 0)
 
 
-def test_a_tpu_that_is_lost_just_after_its_recreation_is_recreated_later():
-    watch = {"state": "preempted", "not_before": NOW + 30, "tries": 3, "preemptions": 1}
+RECREATED = {"state": "preempted", "tries": 4, "not_before": NOW + 500, "preemptions": 1}
+CREATING = RECREATED | {"state": "waiting_for_tpu"}
 
-    decision = decided(lost(GONE), watch)
 
-    assert (decision.action, decision.is_new) == (Action.NOTHING, False)
-    assert (causes(decision), values(decision)["seconds"]) == (["tpu_state", "recreate_in"], 30)
-    assert remembered(decision, watch) == {}
+@pytest.mark.parametrize(
+    ("watch", "phase", "changed"),
+    [(RECREATED, None, {}), (CREATING, TimeUse.CAPACITY, PREEMPTED)],
+    ids=["just after its recreation", "while it is created"],
+)
+def test_a_tpu_that_is_lost_again_is_recreated_later_and_counts_as_one_preemption(
+    watch, phase, changed
+):
+    decision = decided(lost(GONE), watch, phase=phase)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
+    assert (causes(decision), values(decision)["seconds"]) == (["tpu_state", "recreate_in"], 500)
+    assert remembered(decision, watch) == changed
 
 
 def test_the_loss_of_a_replaced_tpu_does_not_count_as_a_preemption():
@@ -187,10 +196,13 @@ def test_a_run_is_given_up_after_the_maximum_number_of_preemptions(before, limit
         assert decision.is_new
 
 
-def test_a_launch_on_a_recreated_tpu_skips_the_wait_between_creations():
-    watch = {"state": "preempted", "tries": 4, "not_before": NOW + 500}
-
-    decision = decided(pod(IDLE), watch)
+@pytest.mark.parametrize(
+    ("watch", "phase"),
+    [(RECREATED, None), (CREATING, TimeUse.CAPACITY)],
+    ids=["created at once", "created in several passes"],
+)
+def test_a_launch_on_a_recreated_tpu_skips_the_wait_between_creations(watch, phase):
+    decision = decided(pod(IDLE), watch, phase=phase)
 
     assert decision.action is Action.LAUNCH
     assert (decision.memory.tries, decision.memory.not_before) == (1, NOW + 10)
@@ -203,26 +215,6 @@ def test_a_wait_before_a_launch_remains_while_a_tpu_restarts():
         "state": "waiting_for_tpu",
         "since": NOW,
     }
-
-
-CREATED_AGAIN = {"state": "waiting_for_tpu", "tries": 4, "not_before": NOW + 500, "preemptions": 1}
-
-
-def test_a_tpu_that_is_lost_while_it_is_created_is_no_second_preemption():
-    decision = decided(lost(GONE), CREATED_AGAIN, phase=TimeUse.CAPACITY)
-
-    assert (decision.action, decision.state) == (Action.NOTHING, RunState.PREEMPTED)
-    assert causes(decision) == ["tpu_state", "recreate_in"]
-    assert (decision.memory.preemptions, decision.memory.tries) == (1, 4)
-
-
-def test_a_launch_skips_the_wait_between_creations_also_if_the_creation_took_several_passes():
-    creating = decided(Observation("CREATING"), CREATED_AGAIN | {"state": "preempted"})
-    decision = decided(pod(IDLE), creating.memory.fields(), phase=TimeUse.CAPACITY)
-
-    assert creating.memory.tries == 4
-    assert decision.action is Action.LAUNCH
-    assert (decision.memory.tries, decision.memory.not_before) == (1, NOW + 10)
 
 
 FOR_LONG = {"state": "unreachable", "since": NOW - 601}
