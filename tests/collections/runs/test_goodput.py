@@ -135,39 +135,25 @@ def test_goodput_combines_the_stored_output_with_the_record(build_record, tmp_pa
     }
 
 
-def test_a_launch_decided_in_a_later_pass_does_not_end_the_wait_for_capacity(build_record):
-    """The TPU was not READY when the pass that created it ended."""
-    record = build_record(
-        (100, LAUNCHED, {}),
-        (200, RECREATE, {}),
-        (300, LAUNCH, {}),
-        (300, setup_started(created=280), {}),
-    )
+@pytest.mark.parametrize(
+    ("events", "now", "expected"),
+    [
+        ([], 500, {"capacity": 300}),
+        ([(300, setup_started(), {})], 300, {"capacity": 100}),
+        ([(300, STOPPED, STOP)], 900, {"capacity": 100}),
+        # The TPU was not READY when the pass that created it ended.
+        (
+            [(300, LAUNCH, {}), (300, setup_started(created=280), {})],
+            310,
+            {"capacity": 80, "boot": 20, "setup": 10},
+        ),
+    ],
+    ids=["not over", "no creation time", "stopped meanwhile", "launched by a later pass"],
+)
+def test_a_wait_for_capacity_lasts_until_its_tpu_is_created(build_record, events, now, expected):
+    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}), *events)
 
-    assert spent_by_cause(record, [], 310) == {
-        "capacity": 80,
-        "boot": 20,
-        "setup": 10,
-        "other": 100,
-    }
-
-
-def test_without_a_creation_time_the_boot_counts_as_waiting_for_capacity(build_record):
-    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}), (300, setup_started(), {}))
-
-    assert spent_by_cause(record, [], 300) == {"capacity": 100, "other": 100}
-
-
-def test_a_phase_that_is_not_over_counts_until_now(build_record):
-    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}))
-
-    assert spent_by_cause(record, [], 500)["capacity"] == 300
-
-
-def test_a_run_that_is_stopped_while_it_waits_spends_no_more_time(build_record):
-    record = build_record((100, LAUNCHED, {}), (200, RECREATE, {}), (300, STOPPED, STOP))
-
-    assert spent_by_cause(record, [], 900) == {"capacity": 100, "other": 100}
+    assert spent_by_cause(record, [], now) == expected | {"other": 100}
 
 
 def test_phases_count_long_after_their_events_have_left_the_history(build_record):
