@@ -24,6 +24,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
     tpus_of_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end
@@ -124,17 +126,7 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     assert decide(stopped, observed(stopped, hosts, running), 100.0).action is not Action.STOP
 
 
-SLICES = {
-    f"s-{number}-w{worker}": {
-        "tpu_name": f"s-{number}",
-        "tpu_zone": ZONE,
-        "tpu_id": str(number),
-        "tpu_state": "READY",
-        "tpu_worker_count": 2,
-    }
-    for number in range(2)
-    for worker in range(2)
-}
+SLICES = workers("s-0", id_="0") | workers("s-1", id_="1")
 MULTISLICE_RECORD = run_record(
     tpu="multislice_s",
     nodes=[{"name": f"s-{number}", "zone": ZONE, "id": str(number)} for number in range(2)],
@@ -144,11 +136,8 @@ MULTISLICE_RECORD = run_record(
 def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
     observation = observed(MULTISLICE_RECORD, SLICES, {host: {"runs": [RUN]} for host in SLICES})
 
-    assert (observation.tpu_state, observation.workers, len(observation.processes)) == (
-        "READY",
-        4,
-        4,
-    )
+    assert (observation.tpu_state, observation.workers) == ("READY", 4)
+    assert len(observation.processes) == 4
     assert observation.address == "multislice_s"
     assert decide(MULTISLICE_RECORD, observation, 100.0).state is RunState.RUNNING
 
@@ -217,3 +206,19 @@ def test_a_process_that_ended_because_of_a_peer_decides_only_if_all_did():
 
     assert deciding_process([*peers, ProcessStatus("w2", RunState.DONE)]).host == "w2"
     assert deciding_process(peers).host == "w0"
+
+
+NAMES = (
+    *("state", "reason_code", "run", "attempt", "exit_code", "signal", "ended_at", "peer"),
+    *("peer_exit_code", "waiting_for", "error", "heartbeat", "heartbeat_age", "output_age"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), JSON))
+def test_any_json_is_read_as_a_process(answer):
+    assert isinstance(parse_process("pod-w0", answer), ProcessStatus)

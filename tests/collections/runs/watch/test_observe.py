@@ -17,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     FOREIGN,
     GONE,
     NOT_LISTED,
+    Observation,
     ObservedTpu,
     ProcessStatus,
 )
@@ -203,38 +204,47 @@ def test_the_tpu_of_a_launch_is_found_by_zone_and_id_first(listed, expected):
     assert find_tpu(LAUNCHED, listed) == expected
 
 
-def slices(**states: str) -> list[ObservedTpu]:
-    return [ObservedTpu(name, ZONE, name, state, is_ours=True) for name, state in states.items()]
+def tpu_slice(name: str, state: str, **more: Any) -> ObservedTpu:
+    return replace(ObservedTpu(name, ZONE, name, state, is_ours=True), **more)
+
+
+def observed_slices(names: str, *listed: ObservedTpu) -> Observation:
+    """Observe a run on slices with these names."""
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in names]
+    return Snapshot({}, {}, (listed,), 0.0).of(run_record(tpu="multislice_s", nodes=nodes))
+
+
+A, B = tpu_slice("a", "READY", workers=2), tpu_slice("b", "READY", workers=3)
+CREATING_B = tpu_slice("b", "CREATING")
 
 
 @pytest.mark.parametrize(
-    ("states", "expected"),
+    ("listed", "state"),
     [
-        ({"a": "READY", "b": "READY", "c": "READY"}, "READY"),
-        ({"a": "READY", "b": "CREATING", "c": "PREEMPTED"}, "PREEMPTED"),
-        ({"a": "READY", "b": "CREATING", "c": "READY"}, "CREATING"),
-        ({"a": "CREATING", "b": "READY"}, GONE),
+        ([A, B, tpu_slice("c", "READY")], "READY"),
+        ([A, CREATING_B, tpu_slice("c", "PREEMPTED")], "PREEMPTED"),
+        ([A, CREATING_B, tpu_slice("c", "READY")], "CREATING"),
+        ([A, CREATING_B], GONE),
+        ([tpu_slice("a", "PREEMPTED"), replace(B, id="9", is_ours=False)], FOREIGN),
     ],
 )
-def test_the_worst_state_of_several_slices_decides(states, expected):
-    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
-    record = run_record(tpu="multislice_s", nodes=nodes)
+def test_the_worst_state_of_several_slices_decides(listed, state):
+    observation = observed_slices("abc", *listed)
 
-    observation = Snapshot({}, {}, (slices(**states),), 0.0).of(record)
-
-    assert (observation.tpu_state, observation.can_be_created, observation.health) == (
-        expected,
-        False,
-        "",
-    )
+    assert (observation.tpu_state, observation.can_be_created) == (state, False)
 
 
-def test_a_slice_with_a_foreign_tpu_decides_before_a_preempted_slice():
-    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
-    listed = [*slices(a="PREEMPTED"), ObservedTpu("b", ZONE, "9", "READY", is_ours=False)]
+@pytest.mark.parametrize(
+    ("first", "second", "health"),
+    [
+        ("", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW"),
+        ("UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_MAINTENANCE"),
+    ],
+)
+def test_the_workers_and_the_worst_health_of_all_slices_are_observed(first, second, health):
+    observation = observed_slices("ab", replace(A, health=first), replace(B, health=second))
 
-    record = run_record(tpu="multislice_s", nodes=nodes)
-    assert Snapshot({}, {}, (listed,), 0.0).of(record).tpu_state == FOREIGN
+    assert (observation.workers, observation.health) == (5, health)
 
 
 def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
@@ -287,30 +297,3 @@ def test_a_tpu_in_a_zone_that_is_no_longer_listed_is_not_gone():
     ):
         observation = Snapshot({}, {}, (listed,), 0.0, zones=zones).of(run_record())
         assert observation.tpu_state == expected
-
-
-def test_the_health_and_the_workers_of_all_slices_are_observed():
-    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
-    record = run_record(tpu="multislice_s", nodes=nodes)
-    listed = [
-        ObservedTpu("a", ZONE, "a", "READY", True, workers=2),
-        ObservedTpu("b", ZONE, "b", "READY", True, workers=3, health="UNHEALTHY_TENSORFLOW"),
-    ]
-
-    observation = Snapshot({}, {}, (listed,), 0.0).of(record)
-
-    assert (observation.workers, observation.health, observation.processes) == (
-        5,
-        "UNHEALTHY_TENSORFLOW",
-        (),
-    )
-
-
-def test_maintenance_of_any_slice_is_observed():
-    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "ab"]
-    record = run_record(tpu="multislice_s", nodes=nodes)
-    listed = [
-        ObservedTpu("a", ZONE, "a", "READY", True, health="HEALTHY"),
-        ObservedTpu("b", ZONE, "b", "READY", True, health="UNHEALTHY_MAINTENANCE"),
-    ]
-    assert Snapshot({}, {}, (listed,), 0.0).of(record).health == "UNHEALTHY_MAINTENANCE"
