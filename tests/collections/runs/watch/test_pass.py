@@ -366,13 +366,7 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
     controller.record_launch()  # launched last, so it comes first
     controller.listing = [LOST, lost]
     listings = [[LOST, lost], [LOST, replace(lost, id="10", state="READY")]]
-    actor = WaitsForCapacity(
-        controller.state_dir,
-        controller.state_dir,
-        "",
-        controller.actor.log,
-        controller.actor.deadline,
-    )
+    actor = WaitsForCapacity(**vars(controller.actor))
 
     mine, other = controller.pass_once(
         actor=actor, list_tpus=lambda: listings[0] if len(listings) == 1 else listings.pop(0)

@@ -85,14 +85,6 @@ def test_a_wanted_run_keeps_its_tpu(controller):
     assert delete_idle(controller) == []
 
 
-@pytest.mark.parametrize("worker", ["pod-w0", "pod-w1"])
-@pytest.mark.parametrize(
-    "answer", [{"holders": [HOLDER]}, {"runs": [{"run": "x", "active": True}]}, {"holders": None}]
-)
-def test_a_tpu_that_is_used_on_any_of_its_workers_stays(controller, worker, answer):
-    assert delete_idle(controller, {worker: answer}) == []
-
-
 @pytest.mark.parametrize("change", [{"is_ours": False}, {"id": ""}, {"zone": "us-east1-d"}])
 def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
     controller.listing = [replace(TWO, **change)]
@@ -126,12 +118,25 @@ def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
     assert (error, deleted(controller)) == (None, [])
 
 
-def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path):
+@pytest.fixture
+def names(tmp_path) -> list[str]:
+    """Names of eight old releases in tmp_path, the oldest first."""
     names = [f"{index:016x}" for index in range(8)]
     for index, name in enumerate(names):
         (tmp_path / name).mkdir()
         old = time.time() - 1e6 + index
         os.utime(tmp_path / name, (old, old))
+    return names
+
+
+def test_a_release_that_another_fleet_needs_stays(tmp_path, names):
+    prune(tmp_path, Records({"b": run_record("b", release=names[0])}), time.time())
+    prune(tmp_path, Records({}), time.time())
+
+    assert (tmp_path / names[0]).is_dir()
+
+
+def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path, names):
     records = {"mine": run_record(release=names[0])}
     broken = Records(records, (UnusableRecord("x", "not a JSON object"),))
 
@@ -282,16 +287,6 @@ def test_no_tpu_is_deleted_if_the_stored_idle_times_are_malformed(controller, do
         delete_idle(controller)
 
     assert deleted(controller) == []
-
-
-def test_a_release_that_another_fleet_needs_stays(tmp_path):
-    names, now = [f"{i:016x}" for i in range(8)], time.time()
-    for i, name in enumerate(names):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (now - 1e6 + i, now - 1e6 + i))
-    prune(tmp_path, Records({"b": run_record("b", release=names[0])}), now)
-    prune(tmp_path, Records({}), now)
-    assert (tmp_path / names[0]).is_dir()
 
 
 def test_the_release_of_a_stopped_run_in_the_archive_stays(controller):
