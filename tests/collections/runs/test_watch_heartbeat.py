@@ -74,11 +74,14 @@ def test_invalid_heartbeats_and_other_files_are_skipped(tmp_path):
         {"controller": "../etc/passwd"},
         {"controller": "{{ x }}"},
         {"controller": 3},
+        {"controller": "a" * 101},
         {"ended_at": "now"},
         {"ended_at": True},
         {"ended_at": -1},
         {"ended_at": float("nan")},
+        {"ended_at": 1e10 + 1},
         {"duration_s": 1e300},
+        {"duration_s": -1},
         {"outcome": "{{ x }}"},
         {"error": ["x"]},
     ],
@@ -152,9 +155,6 @@ def test_a_field_is_read_up_to_its_limits():
     valid = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
 
     assert parse_heartbeat(valid) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
-    for beyond in ({"controller": "a" * 101}, {"ended_at": 1e10 + 1}, {"duration_s": -1}):
-        with pytest.raises(HeartbeatError, match=next(iter(beyond))):
-            parse_heartbeat(valid | beyond)
 
 
 @pytest.mark.parametrize("value", [None, [], "heartbeat", 1])
