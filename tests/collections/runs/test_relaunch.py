@@ -16,7 +16,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import (
     Observation,
     ProcessStatus,
-    parse_process,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
     cache_lock,
@@ -25,7 +24,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     missing_cached_file,
 )
 
-from tests.collections.runs.answers import report
 from tests.collections.runs.records import LOCK, LOCK_TEXT, RELEASE, keep_release, run_record
 
 STATE_DIR = Path("/home/me/.tpufleet")
@@ -86,11 +84,6 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
     for _, variables in calls[len(stops) :]:
         assert variables["jax_lock"] == f"{STATE_DIR}/locks/{LOCK}.lock"
         assert variables["jax_requirements"] == "worker-torch"
-
-
-def test_a_worker_reports_whether_it_is_set_up_for_this_version():
-    assert parse_process("w0", report(is_set_up=False)).is_set_up is False
-    assert parse_process("w0", report(is_set_up=True)).is_set_up is True
 
 
 @pytest.mark.parametrize("text", [LOCK_TEXT, LOCK_TEXT + b"\n", b"\n" + LOCK_TEXT + b"\n\n"])

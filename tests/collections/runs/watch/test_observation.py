@@ -150,14 +150,6 @@ def test_the_tpu_keeps_its_inventory_name_even_if_the_api_lists_a_namesake():
     assert observation.address == "pod"
 
 
-def test_a_missing_environment_of_a_run_is_observed():
-    ended_run = report_end("75", has_environment=False)
-
-    assert (
-        observed(RECORD, HOSTS, {W0: {"runs": [ended_run]}}).processes[0].has_environment is False
-    )
-
-
 @pytest.mark.parametrize(
     "answer",
     [

@@ -64,6 +64,8 @@ def test_every_field_of_a_worker_report_is_read():
         peer_exit_code=9,
         waiting_for=["w2"],
         error="no layer",
+        is_set_up=False,
+        has_environment=False,
     )
 
     assert find_process("w0", "mine", answered(report("done", run="x"), reported)) == ProcessStatus(
@@ -82,6 +84,8 @@ def test_every_field_of_a_worker_report_is_read():
         has_heartbeat=True,
         heartbeat_age=3.5,
         output_age=2,
+        is_set_up=False,
+        has_environment=False,
         **figures,
     )
 
