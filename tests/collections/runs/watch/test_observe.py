@@ -236,6 +236,7 @@ def test_the_worst_state_of_several_slices_decides(listed, state):
     observation = observed_slices("abc", *listed)
 
     assert (observation.tpu_state, observation.can_be_created) == (state, False)
+    assert observation.health == ""
 
 
 @pytest.mark.parametrize(
