@@ -157,11 +157,11 @@ def test_an_unreachable_bucket_is_an_error_and_not_a_missing_marker(read_after):
         read_after(errors.NoAnswer("no answer"))
 
 
-JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.lists(st.just(1))
-DOCUMENTS = JSON | st.fixed_dictionaries({"run": st.just("mine"), "attempt": JSON, "time": JSON})
+VALUES = st.integers() | st.floats() | st.sampled_from([None, True, "3", [1]])
+MARKERS = st.fixed_dictionaries({"run": st.just("mine"), "attempt": VALUES, "time": VALUES})
 
 
-@given(st.binary(max_size=20) | DOCUMENTS.map(json.dumps).map(str.encode))
+@given(st.binary(max_size=20) | (VALUES | MARKERS).map(json.dumps).map(str.encode))
 def test_an_invalid_marker_is_ignored(text):
     marker = parse_text(text, "mine")
 
