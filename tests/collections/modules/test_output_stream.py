@@ -3,9 +3,10 @@
 import json
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,30 +38,81 @@ SMALL = {"SEGMENT_BYTES": 64, "_FIRST_DISTANCE": 32, "_LINE_BYTES": 32}
 """Sizes so small that a few lines fill a segment."""
 
 
-class Disk:
-    """A run's directory with a file ``log`` of a trainer, and the stored objects of attempt 1."""
+class Run:
+    """The directory of the run ``mine`` with a trainer's file ``log``, and its stored objects."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder / "mine", folder / "mine/log"
+    def __init__(self, parent: Path, log: bytes) -> None:
+        self.folder, self.log = parent / "mine", parent / "mine/log"
         self.folder.mkdir()
+        self.log.write_bytes(log)
+        self.objects: dict[int, dict[str, bytes]] = defaultdict(dict)  # by attempt and name
+
+    def begin(self, number: int) -> None:
+        write_attempt(self.folder, attempt_of(self.folder, number))
+
+    def write(self, text: bytes) -> None:
+        with self.log.open("ab") as log:
+            log.write(text)
+
+    def rotate(self) -> None:
+        """Copy the file and truncate it, as logrotate does with copytruncate."""
+        self.log.with_name("log.1").write_bytes(self.log.read_bytes())
+        os.truncate(self.log, 0)
+
+    def store(self, crash_after: int | None = None, end: bytes | None = None) -> bool:
+        """Store new output; return whether all of it was stored.
+
+        Crash after upload number ``crash_after``, before writing its state. ``end`` says how the
+        last attempt ended.
+        """
+        attempts = read_attempts(self.folder)
+        for attempt, following in zip_longest(attempts, attempts[1:]):
+            number, state = attempt.start.attempt, read_state(self.folder, attempt)
+            own_end = None if following else end
+            uploads = uploads_of(self.folder, attempt, state, own_end, following)
+            for count, upload in enumerate(uploads):
+                if upload.content:
+                    self._store(number, upload.name, upload.content)
+                if count == crash_after:
+                    return False
+                write_state(self.folder, number, upload.state)
+        return True
+
+    def segments(self, number: int = 1) -> list[bytes]:
+        """Return the segments of an attempt's log, in order of their names."""
+        objects = self.objects[number]
+        return [objects[name] for name in sorted(objects) if name.startswith("log/")]
+
+    def stored(self, number: int = 1) -> bytes:
+        return b"".join(self.segments(number))
+
+    def _store(self, number: int, name: str, content: bytes) -> None:
+        objects = self.objects[number]
+        assert OBJECT_NAME.fullmatch(name)
+        if name.startswith("log/"):
+            assert 0 < len(content) <= output_stream.SEGMENT_BYTES
+            assert name >= max((old for old in objects if old.startswith("log/")), default="")
+        objects[name] = content
+
+
+class Disk(Run):
+    """A run with attempt 1, which notes the lines that must be stored."""
+
+    def __init__(self, parent: Path) -> None:
+        super().__init__(parent, b"before\n" * 9)
         self.written: list[bytes] = []
         self.not_stored: list[bytes] = []  # whole lines since the last store()
         self.lost: set[bytes] = set()
         self.partial = b""
         self.is_rotated = False
-        self.objects: dict[str, bytes] = {}
-        self.path.write_bytes(b"before\n" * 9)
-
-    def begin(self) -> None:
-        start = Start("mine", 1, 0, "pod-w0", 1.5)
-        write_attempt(self.folder, Attempt(start, "", "", streams_at_end(self.folder)))
+        self.begin(1)
 
     def append(self, lines: list[int], partial_bytes: int) -> None:
         """Append lines of these lengths, then ``partial_bytes`` bytes of an incomplete line."""
         for length in lines:
             rest = (b"%d." % len(self.written) * length)[:length] + b"\n"
             line = self.partial + rest if self.partial else b"%d:" % len(self.written) + rest
-            self._write(line.removeprefix(self.partial))
+            self.write(line.removeprefix(self.partial))
             self.partial = b""
             self.written.append(line)
             self.not_stored.append(line)
@@ -69,61 +121,35 @@ class Disk:
                 b"%d:" % len(self.written)
                 + (b"%d," % len(self.written) * partial_bytes)[:partial_bytes]
             )
-            self._write(self.partial)
+            self.write(self.partial)
 
     def rotate(self) -> None:
-        """Copy the file and truncate it, as logrotate does with copytruncate.
+        """Rotate the file, but only once before the next store().
 
-        logrotate keeps one older file, so a second rotation before the next store() would lose
-        lines; it is skipped.
+        logrotate keeps one older file, so a second rotation would lose lines.
         """
-        if self.is_rotated:
-            return
-        self.is_rotated = True
-        self.path.with_name("log.1").write_bytes(self.path.read_bytes())
-        os.truncate(self.path, 0)
+        if not self.is_rotated:
+            self.is_rotated = True
+            super().rotate()
 
     def drop(self, count: int) -> None:
         """Replace the file without its last lines, as a resumed trainer does with metrics."""
-        *lines, partial = self.path.read_bytes().split(b"\n")
+        *lines, partial = self.log.read_bytes().split(b"\n")
         kept_lines = lines[: max(9, len(lines) - count)]
         dropped = {line + b"\n" for line in lines[len(kept_lines) :]}
         self.lost |= dropped & set(self.not_stored)
         if partial:
             self.partial = b""
-        new = self.path.with_name("new")
+        new = self.log.with_name("new")
         new.write_bytes(b"".join(line + b"\n" for line in kept_lines))
-        new.replace(self.path)
+        new.replace(self.log)
 
-    def store(self, crash_after: int | None = None, is_final: bool = False) -> None:
-        """Store new lines; crash after upload number ``crash_after``, before writing its state."""
-        (attempt,) = read_attempts(self.folder)
-        state = read_state(self.folder, attempt)
-        end = b"{}" if is_final else None
-        for number, upload in enumerate(uploads_of(self.folder, attempt, state, end, None)):
-            if upload.content:
-                self._store(upload.name, upload.content)
-            if number == crash_after:
-                return
-            write_state(self.folder, 1, upload.state)
-        self.not_stored = []
-        self.is_rotated &= b"\n" not in self.path.read_bytes()
-
-    def stored(self) -> bytes:
-        """Return the content of all segments, in order of their names."""
-        names = sorted(name for name in self.objects if name.startswith("log/"))
-        return b"".join(self.objects[name] for name in names)
-
-    def _store(self, name: str, content: bytes) -> None:
-        assert OBJECT_NAME.fullmatch(name)
-        if name.startswith("log/"):
-            assert 0 < len(content) <= SMALL["SEGMENT_BYTES"]
-            assert name >= max(stored for stored in [*self.objects, ""] if stored < "start.json")
-        self.objects[name] = content
-
-    def _write(self, text: bytes) -> None:
-        with self.path.open("ab") as file:
-            file.write(text)
+    def store(self, crash_after: int | None = None, end: bytes | None = None) -> bool:
+        is_complete = super().store(crash_after, end)
+        if is_complete:
+            self.not_stored = []
+            self.is_rotated &= b"\n" not in self.log.read_bytes()
+        return is_complete
 
 
 @contextmanager
@@ -131,7 +157,6 @@ def disk(steps: list[tuple]) -> Iterator[Disk]:
     """Begin attempt 1 on a new disk and run the steps: (method of ``Disk``, arguments)."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
         simulated = Disk(Path(folder))
-        simulated.begin()
         for name, *arguments in steps:
             getattr(simulated, name)(*arguments)
         yield simulated
@@ -174,11 +199,11 @@ DROPPED = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(ROTATED | DROPPED)
 def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
     with disk(steps) as simulated:
-        simulated.store(is_final=True)
+        simulated.store(end=b"{}")
         stored = simulated.stored()
 
     lines = list(dict.fromkeys(stored.splitlines(keepends=True)))
@@ -187,7 +212,7 @@ def test_every_line_is_stored_in_order_after_any_changes_of_the_file(steps):
         line for line in own_lines if line not in simulated.lost
     ]
     assert stored.endswith(simulated.partial)
-    assert simulated.objects["exit.json"] == b"{}"
+    assert simulated.objects[1]["exit.json"] == b"{}"
 
 
 @settings(max_examples=100)
@@ -196,13 +221,10 @@ def test_a_file_that_only_grows_is_stored_once_in_segments_of_whole_lines(steps)
     with disk(steps) as simulated:
         simulated.store()
         simulated.store()
-        segments = [
-            content for name, content in simulated.objects.items() if name.startswith("log/")
-        ]
-        # A line may be longer than a segment.
-        assert all(content.endswith(b"\n") or b"\n" not in content for content in segments)
+        for segment in simulated.segments():  # a line may be longer than a segment
+            assert segment.endswith(b"\n") or b"\n" not in segment
 
-        simulated.store(is_final=True)
+        simulated.store(end=b"{}")
         assert simulated.stored() == b"".join(simulated.written) + simulated.partial
 
 
@@ -361,80 +383,48 @@ def test_the_longest_start_fits_its_limit():
         assert parse_start(text).worker == worker
 
 
-class Relaunched:
-    """A run with attempt 1, whose output is not stored yet; relaunch() adds attempt 2."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log = folder, folder / "log"
-        self.attempts = [attempt_of(folder)]
-        self.states = {1: parse_state(None, self.attempts[0])}
-        self.stored = {1: b"", 2: b""}
-
-    def relaunch(self) -> None:
-        self.attempts.append(attempt_of(self.folder, 2))
-        self.states[2] = parse_state(None, self.attempts[1])
-
-    def write(self, text: str) -> None:
-        with self.log.open("a") as log:
-            log.write(text)
-
-    def rotate(self) -> None:
-        self.log.with_name("log.1").write_bytes(self.log.read_bytes())
-        os.truncate(self.log, 0)
-
-    def store(self, end: bytes | None = None) -> None:
-        for attempt, following in zip(self.attempts, [*self.attempts[1:], None], strict=True):
-            number = attempt.start.attempt
-            objects = {}
-            own_end = end if number == 1 else None
-            for new in uploads_of(self.folder, attempt, self.states[number], own_end, following):
-                objects[new.name] = new.content
-                self.states[number] = new.state
-            self.stored[number] += b"".join(
-                objects[name] for name in objects if name.startswith("log/")
-            )
-
-
 @pytest.fixture
-def relaunched(folder):
-    (folder / "log").write_text("of an earlier attempt\n")
-    return Relaunched(folder)
+def run(tmp_path: Path) -> Run:
+    """A run in attempt 1, whose output is not stored yet."""
+    new_run = Run(tmp_path, b"of an earlier attempt\n")
+    new_run.begin(1)
+    return new_run
 
 
-def test_the_output_of_an_attempt_ends_where_the_next_one_begins(relaunched):
-    relaunched.write("one\nwithout end")
-    relaunched.relaunch()
-    relaunched.write("two\n")
+def test_the_output_of_an_attempt_ends_where_the_next_one_begins(run):
+    run.write(b"one\nwithout end")
+    run.begin(2)
+    run.write(b"two\n")
 
-    relaunched.store()
+    run.store()
 
-    assert relaunched.stored == {1: b"one\nwithout end", 2: b"two\n"}
-
-
-def test_an_attempt_gets_no_line_of_the_next_one_after_a_rotation(relaunched):
-    relaunched.write("of the first\n")
-    relaunched.relaunch()
-    relaunched.write("of the second\n")
-    relaunched.rotate()
-    relaunched.write("of the second, too\n" * 9)
-
-    relaunched.store()
-
-    assert relaunched.stored[1] == b"of the first\n"
-    assert relaunched.stored[2] == b"of the second\n" + b"of the second, too\n" * 9
+    assert (run.stored(1), run.stored(2)) == (b"one\nwithout end", b"two\n")
 
 
-def test_the_rest_of_an_attempt_is_found_before_and_after_a_rotation(relaunched):
-    relaunched.write("of the first\n")
-    relaunched.rotate()
-    relaunched.write("of the first, too\n")
-    relaunched.relaunch()
-    relaunched.write("of the second\n")
+def test_an_attempt_gets_no_line_of_the_next_one_after_a_rotation(run):
+    run.write(b"of the first\n")
+    run.begin(2)
+    run.write(b"of the second\n")
+    run.rotate()
+    run.write(b"of the second, too\n" * 9)
 
-    relaunched.store()
+    run.store()
 
-    assert relaunched.stored[1] == b"of the first\nof the first, too\n"
-    assert relaunched.stored[2] == b"of the second\n"
+    assert run.stored(1) == b"of the first\n"
+    assert run.stored(2) == b"of the second\n" + b"of the second, too\n" * 9
+
+
+def test_the_rest_of_an_attempt_is_found_before_and_after_a_rotation(run):
+    run.write(b"of the first\n")
+    run.rotate()
+    run.write(b"of the first, too\n")
+    run.begin(2)
+    run.write(b"of the second\n")
+
+    run.store()
+
+    assert run.stored(1) == b"of the first\nof the first, too\n"
+    assert run.stored(2) == b"of the second\n"
 
 
 def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
@@ -445,37 +435,37 @@ def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
 
 
 @pytest.mark.parametrize("segment", [10**12 - 1, 10**12 - 2 * output_stream.SEGMENT_BYTES, 10**12])
-def test_no_segment_has_a_name_that_the_controller_refuses(relaunched, segment):
-    stream = streams_at_end(relaunched.folder)["log"]
-    relaunched.log.write_bytes(b"one line\n" * 10**5)
-    (attempt,) = relaunched.attempts
+def test_no_segment_has_a_name_that_the_controller_refuses(run, segment):
+    stream = streams_at_end(run.folder)["log"]
+    run.log.write_bytes(b"one line\n" * 10**5)
+    (attempt,) = read_attempts(run.folder)
     state = state_to_json(parse_state(None, attempt))
     state["streams"]["log"] = stream._replace(segment=segment)._asdict()
 
-    uploads = uploads_of(relaunched.folder, attempt, parse_state(state, attempt), None, None)
+    uploads = uploads_of(run.folder, attempt, parse_state(state, attempt), None, None)
 
     assert all(OBJECT_NAME.fullmatch(new.name) for new in uploads if new.content)
 
 
-def test_a_completely_stored_attempt_gets_no_more_lines(relaunched):
-    relaunched.write("of the first\n")
-    relaunched.store(end=b"{}")
-    relaunched.rotate()
-    relaunched.write("of a later attempt\n")
+def test_a_completely_stored_attempt_gets_no_more_lines(run):
+    run.write(b"of the first\n")
+    run.store(end=b"{}")
+    run.rotate()
+    run.write(b"of a later attempt\n")
 
-    relaunched.store(end=b"{}")
+    run.store(end=b"{}")
 
-    assert relaunched.stored[1] == b"of the first\n"
+    assert run.stored(1) == b"of the first\n"
 
 
-def test_an_attempt_that_drops_steps_loses_no_line_of_the_previous_attempt(relaunched):
+def test_an_attempt_that_drops_steps_loses_no_line_of_the_previous_attempt(run):
     lines = [b"line %d\n" % number for number in range(5000)]
-    relaunched.log.write_bytes(b"".join(lines))
-    relaunched.relaunch()
-    relaunched.log.write_bytes(b"".join(lines[:-9]) + b"of the second\n" * 99)
+    run.log.write_bytes(b"".join(lines))
+    run.begin(2)
+    run.log.write_bytes(b"".join(lines[:-9]) + b"of the second\n" * 99)
 
-    relaunched.store()
+    run.store()
 
-    assert b"of the second" not in relaunched.stored[1]
-    stored = relaunched.stored[1] + relaunched.stored[2]
+    assert b"of the second" not in run.stored(1)
+    stored = run.stored(1) + run.stored(2)
     assert stored.endswith(b"".join(lines[:-9]) + b"of the second\n" * 99)
