@@ -36,6 +36,9 @@ def workers(tpu: str, count: int = 2) -> list[Worker]:
     return [Worker(f"{tpu}-w{index}", tpu, index, count, "10.0.0.2") for index in range(count)]
 
 
+ONE_OF_TWO_SLICES = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
+
+
 def test_each_worker_of_a_tpu_is_the_process_of_its_index():
     assert place_processes(workers("demo"), "mine") == {
         "demo-w0": Placement("mine", 0, "10.0.0.2", "demo"),
@@ -53,14 +56,19 @@ def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
     }
 
 
-def test_a_slice_is_never_launched_on_a_part_of_its_workers():
-    with pytest.raises(RunError, match="TPU demo: a run needs all 4 workers"):
-        place_processes(workers("demo", 4)[:3], "mine")
-
-
-def test_no_worker_at_all_is_an_error():
-    with pytest.raises(RunError, match="no worker is READY"):
-        place_processes([], "mine")
+@pytest.mark.parametrize(
+    ("tpu_workers", "run", "reason"),
+    [
+        ([], "mine", "no worker is READY"),
+        (workers("demo", 4)[:3], "mine", "TPU demo: a run needs all 4 workers"),
+        ([ONE_OF_TWO_SLICES], "mine", r"multislice p: a run needs all 2 slices \(missing: 1\)"),
+        (workers("demo"), "../a", r"invalid run name \('\.\./a'\)"),
+    ],
+    ids=["no worker", "a part of the workers", "a part of the slices", "the name of the run"],
+)
+def test_a_run_that_cannot_be_placed_is_refused(tpu_workers, run, reason):
+    with pytest.raises(RunError, match=reason):
+        place_processes(tpu_workers, run)
 
 
 def test_attempts_have_different_ports_and_none_is_the_port_of_the_slice_proof():
@@ -77,19 +85,16 @@ def test_attempts_have_different_ports_and_none_is_the_port_of_the_slice_proof()
 
 
 def test_a_config_is_searched_in_the_current_directory_first(tmp_path):
-    for folder in ("typed", "project"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.yml").write_text(folder)
-    placements = [tmp_path / "typed", tmp_path / "project"]
+    folders = [tmp_path / "typed", tmp_path / "project"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "a.yml").touch()
 
-    assert find_config("a.yml", placements).read_text() == "typed"
-    (tmp_path / "typed/a.yml").unlink()
-    assert find_config("a.yml", placements).read_text() == "project"
-
-
-def test_a_missing_config_is_named_with_the_searched_directories(tmp_path):
+    for folder in folders:
+        assert find_config("a.yml", folders) == folder / "a.yml"
+        (folder / "a.yml").unlink()
     with pytest.raises(RunError, match=f"no config a.yml in {tmp_path}"):
-        find_config("a.yml", [tmp_path])
+        find_config("a.yml", folders)
 
 
 @pytest.mark.parametrize(
@@ -193,11 +198,6 @@ def test_a_run_is_named_by_its_config_unless_it_has_a_name(tmp_path):
         run_name(None, None, ["python", "x.py"])
 
 
-def test_an_invalid_run_name_is_refused():
-    with pytest.raises(RunError, match=r"invalid run name \('\.\./a'\)"):
-        place_processes(workers("demo"), "../a")
-
-
 def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
     tpu_workers = [
         Worker(f"pod-{number}-w{index}", f"pod-{number}", index, 2, f"10.0.{number}.2")
@@ -216,13 +216,6 @@ def test_a_multislice_is_one_run_whose_processes_are_numbered_by_slice():
         (placement.run, placement.slices, placement.coordinator_host)
         for placement in placements.values()
     } == {("mine", 2, "10.0.0.2")}
-
-
-def test_a_run_over_slices_is_refused_while_one_is_missing():
-    one = Worker("p-0-w0", "p-0", 0, 1, "10.0.0.2", "p", 0, 2, "10.0.0.2")
-
-    with pytest.raises(RunError, match=r"multislice p: a run needs all 2 slices \(missing: 1\)"):
-        place_processes([one], "mine")
 
 
 def sweep_of(tmp_path, text: str):
@@ -269,16 +262,16 @@ def test_a_mistake_in_a_sweep_is_named_by_line_and_key(tmp_path, text, error):
     assert "\n" not in str(caught.value)
 
 
-def test_a_sweep_with_more_runs_than_tpus_is_refused(tmp_path):
-    with pytest.raises(RunError, match="has 2 runs and 1 TPUs are selected"):
-        place_processes(
-            workers("a", 1), "mine", sweep_of(tmp_path, "- set: {a: 1}\n- set: {a: 2}\n")
-        )
-
-
-def test_a_tpu_of_a_sweep_that_is_not_selected_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"line 1: tpu c is not a selected TPU \(a\)"):
-        place_processes(workers("a", 1), "mine", sweep_of(tmp_path, "- tpu: c\n"))
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("- set: {a: 1}\n- set: {a: 2}\n", "has 2 runs and 1 TPUs are selected"),
+        ("- tpu: c\n", r"line 1: tpu c is not a selected TPU \(a\)"),
+    ],
+)
+def test_a_sweep_that_does_not_fit_the_selected_tpus_is_refused(tmp_path, text, error):
+    with pytest.raises(RunError, match=error):
+        place_processes(workers("a", 1), "mine", sweep_of(tmp_path, text))
 
 
 def test_variables_of_the_whole_launch_must_be_equal_on_all_workers():

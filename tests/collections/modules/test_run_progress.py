@@ -26,37 +26,24 @@ def run_dir(folder, attempts):
     return folder
 
 
-def test_an_attempts_steps_count_from_its_first_to_its_last(tmp_path):
-    folder = run_dir(tmp_path, [(0, [(step, 30 + step) for step in range(1, 11)])])
-
-    assert progress(folder) == {"first": 1, "last": 10, "counted": 9.0}
-
-
-def test_the_time_between_two_attempts_does_not_count(tmp_path):
-    folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)]), (50, [(3, 90), (4, 100)])])
-
-    assert progress(folder)["counted"] == 20.0
-
-
-def test_steps_after_the_resumed_checkpoint_do_not_count(tmp_path):
-    folder = run_dir(
-        tmp_path, [(0, [(1, 10), (2, 20), (3, 30)]), (50, [(2, 60), (3, 70), (4, 80)])]
-    )
-
-    assert progress(folder)["counted"] == 20.0
-
-
-def test_an_incomplete_or_invalid_line_is_skipped(tmp_path):
-    folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
-    with (folder / "metrics.jsonl").open("a") as stream:
-        stream.write('not JSON\n{"step": 3, "time": 9')
-
-    assert progress(folder)["last"] == 2
+@pytest.mark.parametrize(
+    ("attempts", "last", "counted"),
+    [
+        ([(0, [(step, 30 + step) for step in range(1, 11)])], 10, 9.0),
+        ([(0, [(1, 10), (2, 20)]), (50, [(3, 90), (4, 100)])], 4, 20.0),
+        ([(0, [(1, 10), (2, 20), (3, 30)]), (50, [(2, 60), (3, 70), (4, 80)])], 4, 20.0),
+    ],
+    ids=["one attempt", "time between two attempts", "steps after the resumed checkpoint"],
+)
+def test_the_steps_that_each_attempt_adds_to_the_run_count(tmp_path, attempts, last, counted):
+    assert progress(run_dir(tmp_path, attempts)) == {"first": 1, "last": last, "counted": counted}
 
 
 @pytest.mark.parametrize(
     "invalid",
     [
+        "not JSON",
+        '{"step": 3, "time": 9',
         '{"step": 1' + "0" * 400 + ', "time": 1800000025}',
         '{"step": 9223372036854775808, "time": 1800000025}',
         '{"step": -1, "time": 1800000025}',
@@ -66,7 +53,7 @@ def test_an_incomplete_or_invalid_line_is_skipped(tmp_path):
         '{"step": 3, "time": -1}',
     ],
 )
-def test_a_line_with_an_impossible_step_or_time_is_skipped(tmp_path, invalid):
+def test_an_incomplete_line_or_an_impossible_step_or_time_is_skipped(tmp_path, invalid):
     folder = run_dir(tmp_path, [(0, [(1, 10), (2, 20)])])
     metrics = folder / "metrics.jsonl"
     metrics.write_text(f"{invalid}\n{metrics.read_text()}{invalid}\n")
