@@ -1,14 +1,21 @@
-"""Groups that the trainer needs for its devices, and when libtpu's lockfile is removed."""
+"""Devices of a run: their groups and holders, and libtpu's lockfile; a killed run stays killed."""
 
 import os
+import re
+import signal
+import time
+from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices import (
     groups,
+    holders,
     open_files,
     program,
 )
+
+from harness.playbooks import ROOT
 
 
 def test_the_trainer_gets_the_groups_of_its_devices_except_the_group_root(tmp_path):
@@ -79,3 +86,30 @@ def test_the_lockfile_is_removed_only_when_no_process_holds_the_device(
 
     assert run_start.free_device("/dev/accel*") == expected
     assert lockfile.exists() == stays
+
+
+def test_neither_a_boot_nor_a_failure_starts_the_unit():
+    unit = (ROOT / "roles/run/templates/tpufleet-run@.service.j2").read_text()
+
+    assert "[Install]" not in unit
+    assert re.findall(r"^Restart=(.*)$", unit, re.MULTILINE) == ["no"]
+
+
+def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path, holder):
+    device = tmp_path / "accel0"
+    device.touch()
+    child = holder(device)
+    child.send_signal(signal.SIGSTOP)  # the process hangs and keeps the device open
+    [line] = holders(str(device))
+    assert line.endswith(f"(pid {child.pid}) holds {device}")
+
+    child.kill()  # a zombie, because no process waits for it yet
+    deadline = time.monotonic() + 10
+    while f"{child.pid} (" in state(child) and " Z " not in state(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert holders(str(device)) == []
+
+
+def state(child):
+    return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii")

@@ -36,14 +36,11 @@ def test_new_complete_lines_are_returned(tmp_path):
 
 def test_a_recreated_log_is_read_from_its_beginning(tmp_path):
     log = tmp_path / "log"
+    assert (log_since(log, 0), log_start(log, 5)) == (([], 0), 0)
+
     log.write_text("new\n")
 
     assert log_since(log, 500) == (["new"], 4)
-
-
-def test_a_missing_log_has_no_lines(tmp_path):
-    assert log_since(tmp_path / "log", 0) == ([], 0)
-    assert log_start(tmp_path / "log", 5) == 0
 
 
 def test_a_line_longer_than_the_read_limit_is_returned_in_parts(tmp_path, monkeypatch):
@@ -90,15 +87,6 @@ def test_a_worker_that_ended_is_not_waited_for():
     assert stream.due(0.0, {"w0"}) == ["w0: go on"]
 
 
-def test_a_repeated_line_is_shown_twice():
-    stream = FoldedStream(["w0", "w1"])
-    for host in ("w0", "w1"):
-        stream.add(host, "again", 0.0)
-        stream.add(host, "again", 0.0)
-
-    assert stream.due(0.0, BOTH) == ["w[0-1]: again", "w[0-1]: again"]
-
-
 @given(st.lists(st.tuples(st.sampled_from(["w0", "w1", "w2"]), st.sampled_from("abc"))))
 def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
     stream = FoldedStream(["w0", "w1", "w2"])
@@ -123,89 +111,89 @@ def result_of(state="training", *, log=(), end=0):
     return {"runs": [report(state, log=list(log), log_end=end)]}
 
 
-def followed(answers, monkeypatch, displayed, tmp_path, hosts=("w0",), **options):
-    """Run run_follow for worker w0; return its result and the arguments of each module call."""
-    results, requests = iter(answers), []
-    display = SimpleNamespace(display=lambda text, **_: displayed.extend(text.splitlines()))
-    monkeypatch.setattr(run_follow, "Display", lambda: display)
+@pytest.fixture
+def follow(monkeypatch, tmp_path):
+    """Return a function that runs run_follow for worker w0.
+
+    Each module call returns or raises the next of ``answers``. The function returns the action's
+    result, the displayed lines, and the value of ``since`` in each module call.
+    """
     monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
     monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
     monkeypatch.setattr(run_follow.context, "CLIARGS", {"forks": 4})
     monkeypatch.setattr(run_follow.ActionBase, "run", lambda *_: {})
-    action = run_follow.ActionModule.__new__(run_follow.ActionModule)
-    action._task = SimpleNamespace(_uuid="task")
-    action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})
 
-    def ask(module_args, **_):
-        requests.append(module_args)
-        result = next(results)
-        if isinstance(result, Exception):
-            raise result
-        return result
+    def run(*answers, hosts=("w0",), **options):
+        results, requested, displayed = iter(answers), [], []
+        display = SimpleNamespace(display=lambda text, **_: displayed.extend(text.splitlines()))
+        monkeypatch.setattr(run_follow, "Display", lambda: display)
+        action = run_follow.ActionModule.__new__(run_follow.ActionModule)
+        action._task = SimpleNamespace(_uuid="task")
+        action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})
 
-    action._execute_module = ask
-    variables = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
-    return action.run(task_vars=variables), requests
+        def ask(module_args, **_):
+            requested.append(module_args.get("since"))
+            result = next(results)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        action._execute_module = ask
+        variables = {"inventory_hostname": "w0", "ansible_play_hosts": list(hosts)}
+        return action.run(task_vars=variables), displayed, requested
+
+    return run
 
 
-def test_the_active_run_is_followed_from_the_end_of_the_last_answer(monkeypatch, tmp_path):
-    displayed = []
-    answers = [
+def test_the_active_run_is_followed_from_the_end_of_the_last_answer(follow):
+    result, displayed, requested = follow(
         result_of(),
         result_of(log=["a", "b"], end=4),
         AnsibleConnectionFailure("down"),
         result_of("done", log=["c"], end=6),
         result_of("done", end=6),
-    ]
-    result, requests = followed(answers, monkeypatch, displayed, tmp_path)
+    )
 
     assert displayed == ["w0: a", "w0: b", "w0: c", "w0: --- done"]
-    assert [request.get("since") for request in requests] == [None, -1, 4, 4, 6]
+    assert requested == [None, -1, 4, 4, 6]
     assert (result["run"], result["state"]) == ("mine", "done")
 
 
-def test_followed_lines_carry_no_control_characters_to_a_terminal(monkeypatch, tmp_path):
-    displayed = []
-    answers = [
-        result_of("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2),
-        result_of("done", end=2),
-    ]
-    followed(answers, monkeypatch, displayed, tmp_path, run="mine")
+def test_followed_lines_carry_no_control_characters_to_a_terminal(follow):
+    done = result_of("done", log=["\x1b]0;title\x07\x1b[31mred"], end=2)
+
+    _, displayed, _ = follow(done, result_of("done", end=2), run="mine")
 
     assert displayed == ["w0: ]0;titlered", "w0: --- done"]
 
 
-def test_following_more_workers_than_forks_is_an_error(monkeypatch, tmp_path):
+def test_following_more_workers_than_forks_is_an_error(follow):
     with pytest.raises(AnsibleActionFail, match="--forks 5"):
-        followed([], monkeypatch, [], tmp_path, hosts=[f"w{index}" for index in range(5)])
+        follow(hosts=[f"w{index}" for index in range(5)])
 
 
-def test_lines_of_all_forks_are_shown_together_until_the_last_ends(monkeypatch, tmp_path):
-    displayed = []
-    folder = tmp_path / "follow-task"
-    folder.mkdir()
+def test_lines_of_all_forks_are_shown_together_until_the_last_ends(follow, tmp_path):
+    (tmp_path / "follow-task").mkdir()
     other = [{"lines": ["a"]}, {"lines": ["--- done"], "end": True}]
-    (folder / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
+    (tmp_path / "follow-task/1.jsonl").write_text("\n".join(map(json.dumps, other)) + "\n")
     answers = [result_of("done", log=["a"], end=2), result_of("done", end=2)]
-    followed(answers, monkeypatch, displayed, tmp_path, hosts=["w0", "w1"], run="mine")
+
+    _, displayed, _ = follow(*answers, hosts=["w0", "w1"], run="mine")
 
     assert displayed == ["w[0-1]: a", "w[0-1]: --- done"]
 
 
-def test_a_worker_without_the_run_is_not_shown_as_lost(monkeypatch, tmp_path):
-    displayed = []
-    never = {"runs": [report(attempt=0)]}
-    followed([never], monkeypatch, displayed, tmp_path, run="mine")
+def test_a_worker_without_the_run_is_not_shown_as_lost(follow):
+    _, displayed, _ = follow({"runs": [report(attempt=0)]}, run="mine")
 
     assert displayed == ["w0: --- this worker does not have the run"]
 
 
-def test_an_active_run_is_followed_although_the_run_of_another_chip_has_ended(
-    monkeypatch, tmp_path
-):
+def test_an_active_run_is_followed_although_the_run_of_another_chip_has_ended(follow):
     ended = report("done", run="sweep-c0", launched={"chip": 0})
     active = report(run="sweep-c1", launched={"chip": 1})
     over = report("done", run="sweep-c1", log_end=0)
-    result, _ = followed([{"runs": [ended, active]}, {"runs": [over]}], monkeypatch, [], tmp_path)
+
+    result, _, _ = follow({"runs": [ended, active]}, {"runs": [over]})
 
     assert result["run"] == "sweep-c1"

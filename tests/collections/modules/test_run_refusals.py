@@ -48,10 +48,6 @@ def paths(paths, monkeypatch):
     return paths
 
 
-def test_a_worker_that_is_set_up_has_no_blocker(paths):
-    assert run_start.blockers(LAUNCH, paths) == []
-
-
 def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(paths):
     sound = {"status": "absent", "started": True, "blockers": [], "release_is_missing": False}
     (paths.root / "ready.json").unlink()
@@ -256,10 +252,7 @@ def test_a_checkpoint_location_that_is_neither_directory_nor_bucket_is_refused()
     )
 
 
-def test_a_directory_on_the_workers_own_disk_is_lost_with_the_tpu(tmp_path):
+def test_a_directory_on_the_worker_s_own_disk_but_not_another_disk_is_lost_with_the_tpu(tmp_path):
     assert "own disk" in loss_reason(str(tmp_path / "deep/er"), "10.0.0.2", root=str(tmp_path))
-
-
-def test_another_disk_and_a_bucket_outlive_the_tpu(tmp_path):
     assert loss_reason(str(tmp_path), "10.0.0.2", root="/proc") is None
     assert loss_reason("gs://fleet/a", "10.0.0.2") is None
