@@ -54,7 +54,7 @@ import jax
 import neighbour
 from jax.experimental.multihost_utils import process_allgather
 total = process_allgather(jax.numpy.ones(1) + jax.process_index()).sum()
-found = [__name__, sys.argv[1:], jax.process_count(), float(total)]
+found = [__name__, sys.argv[1:], jax.process_count(), float(total), neighbour.__file__]
 path = pathlib.Path("found-%d" % jax.process_index())
 path.with_suffix(".new").write_text(json.dumps(found))
 path.with_suffix(".new").rename(path)
@@ -156,29 +156,30 @@ def test_xla_lets_the_loader_find_the_library_of_uv_s_python(tmp_path, environme
     assert beside == (0, f"{tmp_path}/uv/lib{appended}\n", "")
 
 
-@pytest.mark.parametrize("arguments", [("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py")])
-def test_jax_connects_the_processes_before_the_trainer_starts(tmp_path, started, arguments):
-    for folder in (tmp_path, tmp_path / "sub"):
+def test_jax_connects_the_processes_before_a_trainer_starts_as_a_module_or_a_script(
+    tmp_path, started
+):
+    folders = (tmp_path, tmp_path / "sub")
+    for folder in folders:
         folder.mkdir(exist_ok=True)
         (folder / "trainer.py").write_text(JAX_TRAINER)
         (folder / "neighbour.py").touch()
     port = free_port()
-    for worker in range(2):
-        environ = contract(2, worker, port) | {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_ENABLE_PREEMPTION_SERVICE": "false",
-        }
-        command = ("jax", "--", "python", *arguments, "--steps", "3")
-        started.append(launch(tmp_path, *command, environ=environ))
+    on_cpu = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_PREEMPTION_SERVICE": "false"}
+    for worker, program in enumerate((("-m", "trainer"), ("-X", "dev", "-u", "sub/trainer.py"))):
+        command = ("jax", "--", "python", *program, "--steps", "3")
+        started.append(launch(tmp_path, *command, environ=contract(2, worker, port) | on_cpu))
     files = [tmp_path / f"found-{worker}" for worker in range(2)]
     wait_for(lambda: all(file.exists() for file in files))
     for process in started:
         process.terminate()
 
-    for process, file in zip(started, files, strict=True):
+    for process, file, folder in zip(started, files, folders, strict=True):
         code, _, errors = ended(process)
         assert code == 75, errors
-        assert json.loads(file.read_text()) == ["__main__", ["--steps", "3"], 2, 3.0]
+        *found, neighbour = json.loads(file.read_text())
+        assert found == ["__main__", ["--steps", "3"], 2, 3.0]
+        assert neighbour == str(folder / "neighbour.py")
 
 
 def test_an_exception_in_one_jax_process_ends_it_while_the_others_wait_for_it(tmp_path, started):
@@ -220,12 +221,13 @@ def test_jax_refuses_a_command_that_is_no_python_module_or_script(tmp_path, comm
     assert "python -m MODULE" in errors
 
 
-def test_torch_numbers_the_ranks_of_all_workers(tmp_path):
-    environ = contract(2, 1, 9000) | {"OMP_NUM_THREADS": "7"}
-    command = ("torch", "--processes", "2", "--", "python", "-c", SHOW_ENVIRONMENT)
+def test_torch_starts_a_rank_for_each_chip_and_numbers_the_ranks_of_all_workers(tmp_path):
+    environ = contract(2, 1, 9000) | {"OMP_NUM_THREADS": "7", "TPU_VISIBLE_CHIPS": "0,1"}
+    command = ("torch", "--", "python", "-c", SHOW_ENVIRONMENT)
 
     assert ended(launch(tmp_path, *command, environ=environ)) == (0, "", "")
 
+    assert {file.name for file in tmp_path.iterdir()} == {"2", "3"}
     for local in range(2):
         variables = json.loads((tmp_path / str(2 + local)).read_text())
         expected = {
@@ -248,15 +250,6 @@ def test_torch_is_replaced_by_the_only_rank_of_a_worker_without_chips(tmp_path):
     process = launch(tmp_path, *command, environ=contract(3, 2))
 
     assert ended(process) == (0, f"{process.pid} 2 3\n", "")
-
-
-def test_torch_starts_a_rank_for_each_chip(tmp_path):
-    environ = contract() | {"TPU_VISIBLE_CHIPS": "0,1,2"}
-    command = ("torch", "--", "python", "-c", SHOW_ENVIRONMENT)
-
-    assert ended(launch(tmp_path, *command, environ=environ)) == (0, "", "")
-
-    assert {file.name for file in tmp_path.iterdir()} == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(
@@ -312,9 +305,9 @@ def test_a_stop_during_the_start_of_the_ranks_ends_all_of_them(tmp_path, started
         wait_for(lambda: os.killpg(started[0].pid, 0))
 
 
-@pytest.mark.parametrize("launcher", ["jax", "torch", "xla"])
+@pytest.mark.parametrize("launcher", [("xla",), ("torch", "--processes", "2")])
 def test_a_program_that_does_not_exist_is_named(tmp_path, launcher):
-    code, _, errors = ended(launch(tmp_path, launcher, "--", "pyhton", "train.py"))
+    code, _, errors = ended(launch(tmp_path, *launcher, "--", "pyhton", "train.py"))
 
     assert code == 127
     assert errors.startswith("tpufleet_launch: pyhton: No such file or directory. Name a program")
