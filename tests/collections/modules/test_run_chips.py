@@ -96,7 +96,7 @@ def test_a_slice_with_several_workers_cannot_be_split_into_chips():
         chip_hosts(hostvars, ["pod-w0"])
 
 
-def test_each_chip_has_its_own_run_with_one_process():
+def test_each_chip_has_its_own_run_with_one_process_which_keeps_its_name_in_a_relaunch():
     placements = place_processes(chips(0, 1), "mine")
 
     assert {host: placement.run for host, placement in placements.items()} == {
@@ -107,10 +107,8 @@ def test_each_chip_has_its_own_run_with_one_process():
         (0, "pod")
     }
     assert placements["pod-w0-c1"].chip == 1
-
-
-def test_a_run_of_one_chip_keeps_its_name_when_it_is_launched_again():
-    assert place_processes(chips(1), "mine-pod-c1")["pod-w0-c1"].run == "mine-pod-c1"
+    relaunched = place_processes(chips(1), "mine-pod-c1")
+    assert relaunched["pod-w0-c1"].run == "mine-pod-c1"
 
 
 def test_runs_of_two_chips_never_share_a_port_in_any_attempt():

@@ -90,23 +90,33 @@ def test_an_invalid_value_of_a_heartbeat_counts_as_missing(name, written, read):
     assert getattr(read_heartbeat({name: written}), name) == read
 
 
-def test_a_resumed_run_shows_the_step_it_resumes_from_until_it_finishes_one():
-    beat = {"step": None, "start_step": 173, "steps": 700, "state": "starting"}
-    before, restored = report(heartbeat=beat | {"start_step": None}), report(heartbeat=beat)
-    trained = report(heartbeat=beat | {"step": 174})
-
-    steps = [
-        shown_lines(results(w0=observed))[1].split()[3] for observed in (before, restored, trained)
-    ]
-    assert steps == ["-", "173/700", "174/700"]
-    assert shown_fields(results(w0=restored), "mine")["step"] == 173
+RESUMED = {"step": None, "start_step": 173, "steps": 700}
 
 
-def test_a_resumed_run_is_not_hung_while_it_compiles_its_first_step():
-    beat = {"step": None, "start_step": 173}
-    lines = shown_lines(results(w0=report(heartbeat=beat, heartbeat_age=700.0)))
-
-    assert "hung" not in lines[1]
+@pytest.mark.parametrize(
+    ("observed", "row"),
+    [
+        (report("waiting", waiting_for=["w3"]), "waiting for w3 - - - - - w0"),
+        (report(heartbeat=RESUMED | {"start_step": None}), "training - - - - - w0"),
+        (report(heartbeat=RESUMED, heartbeat_age=700.0), "training 173/700 - - - 700 s ago w0"),
+        (report(heartbeat=RESUMED | {"step": 174}), "training 174/700 - - - - w0"),
+        (
+            report(heartbeat={"step": 3}, heartbeat_age=700.0),
+            "hung, no heartbeat for 700 s 3 - - - 700 s ago w0",
+        ),
+        (report(heartbeat={"step": "many", "loss": [1]}), "training - - - - - w0"),
+    ],
+    ids=[
+        "waiting for a worker",
+        "resuming, step unknown",
+        "resumed, not hung while it compiles",
+        "resumed, with a step of its own",
+        "hung",
+        "heartbeat with invalid values",
+    ],
+)
+def test_the_row_of_a_run_shows_its_state_and_the_step_that_it_has_or_resumes_from(observed, row):
+    assert " ".join(shown_lines(results(w0=observed))[1].split()) == f"mine 1 {row}"
 
 
 def test_only_workers_that_differ_have_a_line_of_their_own():
@@ -115,12 +125,6 @@ def test_only_workers_that_differ_have_a_line_of_their_own():
     )
 
     assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
-
-
-def test_a_waiting_run_names_the_missing_workers():
-    lines = shown_lines(results(w0=report("waiting", waiting_for=["w3"]), w1=report("starting")))
-
-    assert "waiting for w3" in lines[1]
 
 
 def test_the_state_of_a_run_is_that_of_the_worker_that_crashed():
@@ -146,12 +150,6 @@ def test_the_exception_of_a_crash_is_shown_once_for_all_workers():
     assert shown_lines(results(w0=crash, w1=crash))[2:] == [
         "mine, w[0-1]: ValueError: no such layer: 7"
     ]
-
-
-def test_a_run_without_a_heartbeat_for_long_is_hung():
-    lines = shown_lines(results(w0=report(heartbeat={"step": 3}, heartbeat_age=700.0)))
-
-    assert "hung, no heartbeat for 700 s" in lines[1]
 
 
 def test_a_killed_run_is_shown_as_stopped_by_you():
@@ -228,32 +226,21 @@ def test_a_mistyped_run_is_reported_as_unknown():
     assert last_line("mine").startswith("mine ")
 
 
-def test_scripts_get_the_reason_why_a_worker_has_no_run():
-    workers, _ = evaluate({"w0": DOWN, "w1": {"runs": []}}, gone="PREEMPTED")
-
-    assert [worker_fields(worker)["state"] for worker in workers] == [
-        *("preempted", "unreachable", "idle"),
-    ]
-    assert worker_fields(workers[1])["error"] == "can't be reached: ssh: No route to host"
-
-
 def test_a_worker_of_an_older_attempt_is_named():
     lines = shown_lines(results(w0=report(attempt=2), w1=report(attempt=2), w2=report(attempt=1)))
 
     assert lines[2:] == ["mine, w2: training, attempt 1"]
 
 
-def test_unreachable_workers_and_tpus_that_are_not_ready_have_a_line():
-    lines = shown_lines({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
+def test_users_and_scripts_see_why_a_worker_has_no_run():
+    workers, runs = evaluate({"w0": {"runs": []}, "w1": DOWN}, gone="PREEMPTED")
+    states = ["preempted", "idle", "unreachable"]
 
-    assert [line.split()[2] for line in lines[1:4]] == ["preempted", "idle", "unreachable"]
+    lines = status_lines(workers, runs)
+    assert [line.split()[2] for line in lines[1:4]] == states
     assert lines[-1] == "w1: can't be reached: ssh: No route to host"
-
-
-def test_control_characters_in_a_heartbeat_are_not_printed():
-    odd = report(heartbeat={"step": "many", "loss": [1]})
-
-    assert " ".join(shown_lines(results(w0=odd))[1].split()) == "mine 1 training - - - - - w0"
+    assert [worker_fields(worker)["state"] for worker in workers] == states
+    assert worker_fields(workers[2])["error"] == "can't be reached: ssh: No route to host"
 
 
 def test_lines_of_several_workers_are_shown_once_in_order():
@@ -309,20 +296,16 @@ def test_the_last_run_of_each_chip_is_shown_even_after_all_have_ended():
     assert log_lines(answers["w0"]) == ["chip 0", "chip 1", "chip 2", "chip 3"]
 
 
-def test_a_chip_whose_run_has_ended_is_shown_beside_those_that_still_run():
-    answers = {"w0": {"runs": [on_chip(0, time=3.0), on_chip(1)]}}
-
-    assert runs_of(answers) == ["mine-c0", "mine-c1"]
-
-
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
         ([on_chip(0, time=3.0), on_chip(-1, time=4.0, run="whole")], ["whole"]),
         ([on_chip(0, time=5.0), on_chip(-1, time=4.0, run="whole")], ["mine-c0"]),
         ([on_chip(0, time=5.0), on_chip(-1, run="whole")], ["whole"]),
+        ([on_chip(0, time=3.0), on_chip(1)], ["mine-c0", "mine-c1"]),
         ([], []),
     ],
+    ids=["whole is newer", "chip is newer", "whole runs", "one chip has ended", "no run"],
 )
 def test_a_run_on_all_chips_replaces_older_ones_on_single_chips(runs, expected):
     assert runs_of({"w0": {"runs": runs}}) == expected
