@@ -64,7 +64,6 @@ def test_the_controller_gets_each_part_once_until_the_attempt_is_complete(contro
 
     assert first == ["mine/1/3/start.json", "mine/1/3/log/000000000000",
                      "mine/1/3/metrics/000000000000"]  # fmt: skip
-    assert controller.collect() == []
     (folder / "log").write_text("one\ntwo\nlast words")
     assert controller.collect() == ["mine/1/3/log/000000000000"]
     (folder / "exit.json").write_text('{"attempt": 1, "code": "exited"}\n')

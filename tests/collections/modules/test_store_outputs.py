@@ -30,6 +30,8 @@ from harness.valid_record import launch_spec
 from tests.collections.modules.test_launchers import free_port, wait_for
 
 FILES = ROOT / "roles/run/files"
+LONG_LOG = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
+"""A log of several segments."""
 
 
 class Worker:
@@ -170,13 +172,12 @@ def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_pa
     port = free_port()
     worker = Worker(tmp_path, f"http://127.0.0.1:{port}", BUCKET)
     worker.begin(1)
-    lines = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
-    worker.write(lines)
+    worker.write(LONG_LOG)
     worker.start()
     try:
         time.sleep(12)  # enough for two attempts to upload
         with emulated_storage(port):
-            wait_for(lambda: worker.stored() == lines)
+            wait_for(lambda: worker.stored() == LONG_LOG)
             errors = worker.stop()
     finally:
         worker.process.kill()
@@ -186,32 +187,23 @@ def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_pa
     ]
 
 
-def test_a_run_whose_state_cannot_be_written_does_not_delay_another(worker):
+def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker):
     worker.begin(1, "also", location=worker.location.replace("mine", "also"))
     (worker.state / "runs/also/output/1.state.json").mkdir()
+    worker.begin(1, "away", location="gs://no-such-bucket/runs/away")
+    worker.write("nowhere\n", run="away")
     worker.begin(1)
     worker.write("one\n")
 
     worker.start()
 
     wait_for(lambda: worker.stored() == "one\n")
-    assert worker.stop().startswith("also: output not stored (Is a directory). It stays on")
-
-
-def test_a_bucket_that_fails_does_not_delay_another(worker):
-    worker.begin(1, "also", location="gs://no-such-bucket/runs/also")
-    worker.write("nowhere\n", run="also")
-    worker.begin(1)
-    worker.write("one\n")
-
-    worker.start()
-
-    wait_for(lambda: worker.stored() == "one\n")
-    assert "gs://no-such-bucket: output not stored (HTTP 404" in worker.stop()
+    errors = worker.stop()
+    assert "also: output not stored (Is a directory). It stays on" in errors
+    assert "gs://no-such-bucket: output not stored (HTTP 404" in errors
 
 
 def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
-    lines = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
     objects: dict[str, bytes] = {}
 
     class Storage(BaseHTTPRequestHandler):
@@ -239,13 +231,13 @@ def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
         try:
             worker.emulator = f"http://127.0.0.1:{server.server_port}"
             worker.begin(1)
-            worker.write(lines)
+            worker.write(LONG_LOG)
             worker.start()
             wait_for(lambda: "2/0/log/000000000000" in objects)
         finally:
             server.shutdown()
 
-    assert stored("1/0/log/") == lines
+    assert stored("1/0/log/") == LONG_LOG
     assert stored("2/0/log/") == "of the second\n"
 
 
