@@ -26,11 +26,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
     WorkerPaths,
     split_command,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
-    process_of,
-    status,
-    usable_cache,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,26 +196,26 @@ def test_a_process_that_does_not_belong_to_the_launch_is_refused(params, problem
     options = {"run": "mine", "process_id": 1, "launch": LAUNCH.spec.to_json()} | params
 
     with pytest.raises(RunError, match=problem):
-        process_of(options, PATHS)
+        run_start.process_of(options, PATHS)
 
 
 def test_a_launch_is_compared_by_its_identity(tmp_path):
     paths = PATHS._replace(etc=tmp_path)
     observed = {"active": True, "state": "training"}
     paths.unit_dir("mine").mkdir(parents=True)
-    assert status(LAUNCH, observed, paths) == "other"
+    assert run_start.status(LAUNCH, observed, paths) == "other"
 
     (paths.unit_dir("mine") / "launch.json").write_text(launch_file(LAUNCH))
 
-    assert status(LAUNCH, observed, paths) == "running"
-    assert status(changed(env={}), observed, paths) == "other"
+    assert run_start.status(LAUNCH, observed, paths) == "running"
+    assert run_start.status(changed(env={}), observed, paths) == "other"
 
 
 def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
     me = pwd.getpwuid(os.getuid())
     cache = tmp_path / "shared/jax-cache"
 
-    assert usable_cache(str(cache), me) == str(cache)
+    assert run_start.usable_cache(str(cache), me) == str(cache)
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
@@ -231,7 +226,7 @@ def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
         Path(folder).chmod(0o755)
         cache = Path(folder, "NAME.service.d")
 
-        assert usable_cache(str(cache), user) == ""
+        assert run_start.usable_cache(str(cache), user) == ""
         assert not cache.exists()
 
 
@@ -240,16 +235,16 @@ def test_an_unusable_shared_cache_is_ignored_and_a_link_is_not_followed(tmp_path
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
 
-    assert usable_cache(str(tmp_path / "file/jax-cache"), me) == ""
-    assert usable_cache(str(tmp_path / "link"), me) == ""
-    assert usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"
+    assert run_start.usable_cache(str(tmp_path / "file/jax-cache"), me) == ""
+    assert run_start.usable_cache(str(tmp_path / "link"), me) == ""
+    assert run_start.usable_cache("gs://bucket/cache", me) == "gs://bucket/cache"
 
 
 def test_another_user_s_directory_is_not_used_as_compile_cache(tmp_path):
     other = pwd.struct_passwd(("other", "x", os.getuid() + 1, os.getgid() + 1, "", "/", "/bin/sh"))
     (tmp_path / "theirs").mkdir(mode=0o755)
 
-    assert usable_cache(str(tmp_path / "theirs"), other) == ""
+    assert run_start.usable_cache(str(tmp_path / "theirs"), other) == ""
     assert (tmp_path / "theirs").stat().st_uid == os.getuid()
 
 
