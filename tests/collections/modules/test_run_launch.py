@@ -287,7 +287,7 @@ def test_only_processes_that_wait_for_each_other_get_the_token_of_the_attempt():
         changed(env={"NAME": "hunter2\x07"}),
         replace(LAUNCH, secrets={"KEY": "hunter2\0"}),
         replace(LAUNCH, secrets={"NOT A NAME": "hunter2"}),
-        changed(command=("hunter2" * MAX_LAUNCH_BYTES,)),
+        changed(command=("hunter2" + "x" * MAX_LAUNCH_BYTES,)),
     ],
     ids=["variable", "secret", "name of a secret", "length"],
 )
