@@ -1,24 +1,25 @@
-"""Wheels that a lock file pins: how they are downloaded, and how programs are unpacked from them.
-
-Also which old Python environments are removed from a worker.
-"""
+"""Wheels that a lock file pins: workers or the controller download them, programs are unpacked."""
 
 import hashlib
-import os
 import subprocess
 import sys
-import venv
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env, wheels
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
-from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
+from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.controller_wheels import (
+    Target,
+    requirements_for,
+    wheels_archive,
+)
 
-ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
+APPLE = "apple-1.0-py3-none-any.whl"
+OLD_ARM = Target(minor=9, machine="aarch64", glibc=31)
+HERE = Target(minor=sys.version_info.minor, machine="x86_64", glibc=36)
+NO_INDEX = {"PIP_NO_INDEX": "1"}
 
 
 def make_wheel(folder: Path, name: str, body: str = "") -> str:
@@ -37,28 +38,25 @@ def make_wheel(folder: Path, name: str, body: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def pip(tmp_path_factory):
-    home = tmp_path_factory.mktemp("pip")
-    venv.create(home, with_pip=True)
-    return [str(home / "bin/pip")]
+def apple(tmp_path_factory):
+    """A lock file with one wheel, the archive of the wheel, and the controller's cache."""
+    folder = tmp_path_factory.mktemp("apple")
+    lock = make_wheel(folder / "index", "apple")
+    index = NO_INDEX | {"PIP_FIND_LINKS": str(folder / "index")}
+    return lock, wheels_archive(lock, HERE, folder / "cache", index), folder / "cache"
+
+
+@pytest.fixture
+def pip(apple):
+    """The command of the controller's pip, which the first download of the controller installs."""
+    [program] = apple[2].glob("pip-*/bin/pip")
+    return [str(program)]
 
 
 @pytest.fixture
 def index(tmp_path):
     """Variables with which pip takes wheels from a folder and uses no network."""
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
-
-
-def test_all_pinned_wheels_are_downloaded(tmp_path, pip, index):
-    lock = make_wheel(tmp_path / "index", "apple") + make_wheel(tmp_path / "index", "pear")
-    folder = wheels.wheels_folder(tmp_path, lock, sys.version_info.minor)
-
-    wheels.download(folder, lock, pip, index)
-
-    assert sorted(path.name for path in folder.glob("*.whl")) == [
-        "apple-1.0-py3-none-any.whl",
-        "pear-1.0-py3-none-any.whl",
-    ]
+    return NO_INDEX | {"PIP_FIND_LINKS": str(tmp_path / "index")}
 
 
 def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, index):
@@ -71,15 +69,6 @@ def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, in
     assert not folder.exists()
 
 
-def test_a_requirement_without_a_wheel_is_one_line_with_the_fix(tmp_path, pip, index):
-    lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
-
-    error = r"has a wheel of no-such-thing==1\.0 for this Python\. Lock with uv pip compile"
-    with pytest.raises(EnvError, match=error) as caught:
-        wheels.download(wheels.wheels_folder(tmp_path, lock, 13), lock, pip, index)
-    assert "\n" not in str(caught.value)
-
-
 def test_complete_wheels_of_an_interrupted_download_are_used(tmp_path, pip):
     lock = make_wheel(tmp_path / "index", "apple")
     folder = wheels.wheels_folder(tmp_path, lock, 13)
@@ -87,23 +76,23 @@ def test_complete_wheels_of_an_interrupted_download_are_used(tmp_path, pip):
     partial.parent.mkdir(parents=True)
     (tmp_path / "index").rename(partial)
     (partial / "torn-1.0-py3-none-any.whl").write_text("half")
-    nowhere = {"PIP_NO_INDEX": "1"}
 
-    wheels.download(folder, lock, pip, nowhere)
+    wheels.download(folder, lock, pip, NO_INDEX)
 
-    assert [path.name for path in folder.glob("*.whl")] == ["apple-1.0-py3-none-any.whl"]
+    assert [path.name for path in folder.glob("*.whl")] == [APPLE]
 
 
 def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_path, pip, index):
     apple = make_wheel(tmp_path / "index", "apple")
     wheels.download(wheels.wheels_folder(tmp_path, apple, 13), apple, pip, index)
-    (tmp_path / "index/apple-1.0-py3-none-any.whl").unlink()
+    (tmp_path / "index" / APPLE).unlink()
     both = apple + make_wheel(tmp_path / "index", "pear")
     folder = wheels.wheels_folder(tmp_path, both, 13)
 
     wheels.download(folder, both, pip, index)
 
-    assert len(list(folder.glob("*.whl"))) == 2
+    names = sorted(path.name for path in folder.glob("*.whl"))
+    assert names == [APPLE, "pear-1.0-py3-none-any.whl"]
 
 
 def with_program(folder: Path, name: str, body: str) -> str:
@@ -142,53 +131,84 @@ def test_an_index_that_is_set_for_uv_is_also_used_by_pip():
     assert variables["PIP_INDEX_URL"] == "http://127.0.0.1:9/simple"
 
 
-def create_environments(tmp_path, *names):
-    """Create environments, each older than the one before it."""
-    for age, name in enumerate(names):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (1_000_000 - age, 1_000_000 - age))
+def test_wheels_are_selected_for_the_worker_not_the_controller():
+    lock = (
+        "# a comment\n"
+        "arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:a \\\n    --hash=sha256:b\n"
+        "intel==1.0 ; platform_machine == 'x86_64' --hash=sha256:c\n"
+        "old[extra]==2 ; python_version < '3.10' --hash=sha256:d\n"
+    )
+
+    assert requirements_for(OLD_ARM, lock).splitlines() == [
+        "arm==1.0 --hash=sha256:a --hash=sha256:b",
+        "old[extra]==2 --hash=sha256:d",
+    ]
 
 
-def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_path):
-    create_environments(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
+def test_wheels_are_downloaded_for_the_platform_of_the_worker(tmp_path, index, apple):
+    _, _, cache = apple
+    name = "pear-1.0-cp39-cp39-manylinux_2_28_aarch64.whl"
+    lock = make_wheel(tmp_path / "index", "pear")
+    (tmp_path / "index/pear-1.0-py3-none-any.whl").rename(tmp_path / "index" / name)
 
-    to_remove = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
+    pack = wheels_archive(lock, OLD_ARM, cache, index)
 
-    assert [path.name for path in to_remove] == [ENV_C, ENV_D]
-
-
-def test_an_environment_in_use_is_never_removed(tmp_path):
-    create_environments(tmp_path, ENV_B, ENV_C)
-
-    assert python_env.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
+    with tarfile.open(pack) as archive:
+        assert archive.getnames() == [name]
 
 
-def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
-    (tmp_path / "812").mkdir()
-    (tmp_path / "812/cmdline").write_text(f"/opt/tpufleet/envs/{ENV_A}/bin/python\0-m\0train\0")
-    (tmp_path / "813").mkdir()
-    (tmp_path / "813/maps").write_text(f"7f r-xp /opt/tpufleet/envs/{ENV_B}/lib/x.so\n")
+def test_the_controller_downloads_each_wheel_once(apple):
+    lock, pack, cache = apple
 
-    assert python_env.used_by_processes(tmp_path) == {ENV_A, ENV_B}
+    assert wheels_archive(lock, HERE, cache, NO_INDEX) == pack
 
 
-def test_only_the_environment_of_an_active_run_is_in_use(tmp_path):
-    for run, name in (("up", ENV_A), ("ended", ENV_B)):
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")
+def test_a_missing_wheel_is_a_failure_of_the_controller_in_one_line_with_the_fix(index, apple):
+    _, _, cache = apple
+    lock = f"no-such-thing==1.0 --hash=sha256:{'0' * 64}\n"
 
-    assert python_env.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
+    error = r"the controller: no index has a wheel of no-such-thing==1\.0 .* Lock with uv pip comp"
+    with pytest.raises(EnvError, match=error) as caught:
+        wheels_archive(lock, HERE, cache, index)
+    assert "\n" not in str(caught.value)
 
 
-def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl, monkeypatch):
-    monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
-    create_environments(tmp_path, ENV_B)
-    systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
-    options = {"keep": 0, "lock": ""}
+@pytest.mark.parametrize("leader", [False, True], ids=["no leader", "leader without wheels"])
+def test_a_worker_without_wheels_from_a_leader_requests_them_from_the_controller(tmp_path, leader):
+    with pytest.raises(wheels.WheelsMissingError) as caught:
+        wheels.provide_wheels(tmp_path / "wheels/x", "", None, leader=leader, minor=9)
 
-    with pytest.raises(RunError, match="Failed to connect to bus"):
-        remove_unused_files(options, tmp_path / ENV_A)
-    assert (tmp_path / ENV_B).is_dir()
+    assert caught.value.needs["minor"] == 9
+    assert caught.value.needs["glibc"] >= 17
 
-    systemctl.write_text("#!/bin/sh\n")
-    assert remove_unused_files(options, tmp_path / ENV_A) == [ENV_B]
+
+def test_sent_wheels_are_stored_like_downloaded_ones(tmp_path, apple):
+    lock, pack, _ = apple
+    folder = wheels.wheels_folder(tmp_path / "worker", lock, 13)
+
+    wheels.provide_wheels(folder, lock, pack, leader=False, minor=13)
+
+    assert [path.name for path in folder.iterdir()] == [APPLE]
+
+
+def test_a_wheel_that_the_lock_file_does_not_pin_is_refused(tmp_path, apple):
+    _, pack, _ = apple
+    folder = tmp_path / "worker/wheels/x"
+
+    with pytest.raises(
+        EnvError, match=r"apple-1\.0-py3-none-any\.whl does not match a hash in the lock file"
+    ):
+        wheels.provide_wheels(folder, "apple==1.0 --hash=sha256:0", pack, leader=False, minor=13)
+    assert not folder.exists()
+
+
+def test_a_wheel_with_a_path_outside_its_directory_is_refused(tmp_path):
+    (tmp_path / "evil").write_text("x")
+    with tarfile.open(tmp_path / "pack.tar", "w") as archive:
+        archive.add(tmp_path / "evil", "../evil-1.0-py3-none-any.whl")
+
+    with pytest.raises(EnvError, match="is not a wheel"):
+        wheels.provide_wheels(
+            tmp_path / "wheels/x", "", tmp_path / "pack.tar", leader=False, minor=13
+        )
+    assert not list(tmp_path.rglob("evil-1.0*"))

@@ -1,5 +1,6 @@
-"""What setup checks on a worker: free space, Python, and environments."""
+"""What setup checks on a worker: free space, Python, and environments, also those in use."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
     packages,
     python_minor,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
+from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
 
+ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
 
 
@@ -65,6 +70,7 @@ def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp
     assert is_complete(env)  # not checked again before the next boot
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
+    assert not (env / "complete.json").exists()  # so that setup does not skip this worker
 
 
 def test_the_packages_of_a_lock_file_are_found():
@@ -99,11 +105,53 @@ def test_a_full_disk_is_recognized_in_the_output_of_a_tool():
     assert error_summary(output).startswith("no space left on the disk: free space, then ")
 
 
-def test_setup_does_not_skip_a_worker_whose_environment_is_damaged(tmp_path, monkeypatch):
-    env = tmp_path / "env"
-    env.mkdir()
-    (env / "module.py").write_text("")
-    (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 0}')
-    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "next boot")
-    assert not is_complete(env)
-    assert not (env / "complete.json").exists()
+def create_environments(tmp_path, *names):
+    """Create environments, each older than the one before it."""
+    for age, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1_000_000 - age, 1_000_000 - age))
+
+
+def test_old_environments_are_removed_except_the_current_one_and_the_newest(tmp_path):
+    create_environments(tmp_path, ENV_B, ENV_C, ENV_D, ENV_A)
+
+    to_remove = python_env.prunable(tmp_path, ENV_A, used=set(), keep=1)
+
+    assert [path.name for path in to_remove] == [ENV_C, ENV_D]
+
+
+def test_an_environment_in_use_is_never_removed(tmp_path):
+    create_environments(tmp_path, ENV_B, ENV_C)
+
+    assert python_env.prunable(tmp_path, ENV_A, used={ENV_C, ENV_B}, keep=0) == []
+
+
+def test_an_environment_that_a_process_was_started_from_is_in_use(tmp_path):
+    (tmp_path / "812").mkdir()
+    (tmp_path / "812/cmdline").write_text(f"/opt/tpufleet/envs/{ENV_A}/bin/python\0-m\0train\0")
+    (tmp_path / "813").mkdir()
+    (tmp_path / "813/maps").write_text(f"7f r-xp /opt/tpufleet/envs/{ENV_B}/lib/x.so\n")
+
+    assert python_env.used_by_processes(tmp_path) == {ENV_A, ENV_B}
+
+
+def test_only_the_environment_of_an_active_run_is_in_use(tmp_path):
+    for run, name in (("up", ENV_A), ("ended", ENV_B)):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "command").write_text(f"/opt/tpufleet/envs/{name}/bin/python")
+
+    assert python_env.used_by_runs(tmp_path, ["up", "gone"]) == {ENV_A}
+
+
+def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, systemctl, monkeypatch):
+    monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
+    create_environments(tmp_path, ENV_B)
+    systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
+    options = {"keep": 0, "lock": ""}
+
+    with pytest.raises(RunError, match="Failed to connect to bus"):
+        remove_unused_files(options, tmp_path / ENV_A)
+    assert (tmp_path / ENV_B).is_dir()
+
+    systemctl.write_text("#!/bin/sh\n")
+    assert remove_unused_files(options, tmp_path / ENV_A) == [ENV_B]
