@@ -106,23 +106,40 @@ def test_a_slice_is_proven_by_a_sum_over_its_devices(env):
 
 
 @as_root
-@pytest.mark.parametrize("worker", [tpu(), cpu()], ids=["tpu", "cpu"])
-def test_torch_xla_is_proven_on_the_platform_of_the_worker(env, worker):
-    command = script("torch_xla", FOUND=worker.platform.upper())
+@pytest.mark.parametrize(
+    ("name", "worker", "package"),
+    [
+        ("torch_xla", tpu(), "2.9.0"),
+        ("torch_xla", cpu(), "2.9.0"),
+        ("torch_tpu", tpu(), "0.2.0"),
+    ],
+    ids=["torch_xla on tpu", "torch_xla on cpu", "torch_tpu"],
+)
+def test_pytorch_is_proven_on_the_devices_of_the_worker(env, name, worker, package):
+    command = script(name, FOUND=worker.platform.upper())
 
-    assert run_proof(env, "torch_xla", command, worker) == {
-        "proof": "torch_xla",
+    assert run_proof(env, name, command, worker, devices=4) == {
+        "proof": name,
         "torch": "2.9.1",
-        "torch_xla": "2.9.0",
+        name: package,
         "platform": worker.platform,
         "devices": 4,
     }
 
 
 @as_root
-def test_torch_xla_on_another_platform_is_refused(env):
-    with pytest.raises(EnvError, match="torch_xla uses cpu, expected tpu"):
-        run_proof(env, "torch_xla", script("torch_xla", FOUND="CPU"), tpu())
+@pytest.mark.parametrize(
+    ("name", "worker", "error"),
+    [
+        ("torch_xla", tpu(), "torch_xla uses cpu, expected tpu"),
+        ("torch_tpu", tpu(), "computes 0, expected 2097152; .* on chip 2"),
+        ("torch_tpu", cpu(), r"this worker has none\. Set env_proof: none"),
+    ],
+    ids=["another platform", "a chip that is broken", "no chips"],
+)
+def test_pytorch_that_does_not_compute_on_all_devices_is_refused(env, name, worker, error):
+    with pytest.raises(EnvError, match=error):
+        run_proof(env, name, script(name, FOUND="CPU", BROKEN="2"), worker)
 
 
 @as_root
@@ -133,29 +150,6 @@ def test_torch_xla_with_another_torch_is_refused_before_it_is_imported(env):
 
     with pytest.raises(EnvError, match=r"torch 2\.15\.0\. Require torch==2\.9\.\*"):
         run_proof(env, "torch_xla", script("torch_xla"), tpu())
-
-
-@as_root
-def test_torch_tpu_is_proven_on_each_chip(env):
-    assert run_proof(env, "torch_tpu", script("torch_tpu"), tpu(), devices=4) == {
-        "proof": "torch_tpu",
-        "torch": "2.9.1",
-        "torch_tpu": "0.2.0",
-        "platform": "tpu",
-        "devices": 4,
-    }
-
-
-@as_root
-def test_a_chip_with_a_wrong_result_is_named(env):
-    with pytest.raises(EnvError, match=r"computes 0, expected 2097152; .* on chip 2"):
-        run_proof(env, "torch_tpu", script("torch_tpu", BROKEN="2"), tpu())
-
-
-@as_root
-def test_torch_tpu_on_a_worker_without_chips_is_refused_with_the_fix(env):
-    with pytest.raises(EnvError, match=r"this worker has none\. Set env_proof: none"):
-        run_proof(env, "torch_tpu", script("torch_tpu"), cpu())
 
 
 @as_root

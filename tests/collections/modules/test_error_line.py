@@ -81,11 +81,16 @@ def test_the_line_of_the_exception_is_found_in_the_output_of_python(program, exp
     assert error_line(written(program)) == expected
 
 
-def test_the_line_of_the_exception_is_found_before_jaxs_note_on_its_frames():
-    lines = written(JAX)
+@pytest.fixture(scope="module")
+def jax_output() -> list[str]:
+    return written(JAX)
 
-    assert any("For simplicity, JAX has removed its internal frames" in line for line in lines)
-    assert error_line(lines).startswith("TypeError: add got incompatible shapes")
+
+def test_the_line_of_the_exception_is_found_before_jaxs_note_on_its_frames(jax_output):
+    note = "For simplicity, JAX has removed its internal frames"
+
+    assert any(note in line for line in jax_output)
+    assert error_line(jax_output).startswith("TypeError: add got incompatible shapes")
 
 
 @pytest.mark.parametrize("cut", [1, 3])
@@ -169,9 +174,9 @@ def test_any_log_gives_one_short_line_without_control_characters(lines):
     assert line.isprintable() or not any(ord(char) < 32 for char in line)
 
 
-def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths):
+def test_train_and_watch_show_the_exception_of_a_jax_trainer(paths, jax_output):
     folder = paths.run_dir("mine")
-    text = "\n".join(["--- 2026-11-23T06:00:00Z attempt 3", *written(JAX)]) + "\n"
+    text = "\n".join(["--- 2026-11-23T06:00:00Z attempt 3", *jax_output]) + "\n"
     (folder / "log").write_text(text)
     (folder / "exit.json").write_text('{"attempt": 3, "code": "exited", "status": "1", "time": 1}')
 

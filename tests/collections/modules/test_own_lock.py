@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.own_lock impor
     parse_extras,
     stale_lock,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collections.package_index import publish, variables
@@ -60,8 +60,11 @@ def test_a_file_of_requirements_is_the_whole_environment(workspace):
     assert workspace.lock.read_text().count("--hash=sha256:") == 2
 
 
-def test_a_file_prefers_versions_of_the_project_but_can_require_others(workspace):
-    workspace.file.write_text("apple\npear >= 2\n")
+def test_a_file_prefers_versions_of_the_project_but_its_includes_can_require_others(
+    workspace,
+):
+    workspace.file.with_name("more.in").write_text("pear >= 2\n")
+    workspace.file.write_text("apple\n-r more.in\n")
 
     assert workspace.make() == ["apple==1.0", "pear==2.0"]
 
@@ -88,26 +91,16 @@ def test_a_changed_file_keeps_locked_versions_and_an_update_does_not(workspace):
     assert workspace.make(upgrade=True) == ["apple==1.1", "fig==1.0", "pear==2.0"]
 
 
-def test_comments_and_newer_versions_do_not_outdate_a_lock_file(workspace):
-    workspace.make()
-    publish(workspace.index, "apple", "1.1")
-
-    workspace.file.write_text("# what I need\n\napple  # for pies\n")
-
-    assert is_current(workspace.sources, workspace.lock)
-
-
 @pytest.mark.parametrize("option", ["-r more.in", "-c more.in", "--requirement=more.in"])
 def test_a_change_of_an_included_file_outdates_the_lock_file(workspace, option):
     more = workspace.file.with_name("more.in")
     more.write_text("pear < 2\n")
     workspace.file.write_text(f"apple\n{option}\n")
-    workspace.make()
+    before = workspace.sources.digest()
 
     more.write_text("pear >= 2\n")
 
-    assert not is_current(workspace.sources, workspace.lock)
-    assert "pear==2.0" in workspace.make()
+    assert workspace.sources.digest() != before
 
 
 def test_a_pyproject_file_names_requirements_too(workspace):
@@ -128,8 +121,7 @@ def test_a_pyproject_file_names_requirements_too(workspace):
 def test_a_failed_lock_shows_one_line_with_the_command_and_keeps_the_lock_file(
     workspace, requirement, reason
 ):
-    workspace.make()
-    before = workspace.lock.read_text()
+    workspace.lock.write_text("pear==1.0\n")
     workspace.file.write_text(f"{requirement}\n")
 
     with pytest.raises(LockError, match=rf"mine.in: cannot be locked \(.*{reason}") as error:
@@ -137,7 +129,7 @@ def test_a_failed_lock_shows_one_line_with_the_command_and_keeps_the_lock_file(
 
     assert str(error.value).endswith(f"ansible-playbook setup.yml -e requirements={workspace.file}")
     assert "\n" not in str(error.value)
-    assert workspace.lock.read_text() == before
+    assert workspace.lock.read_text() == "pear==1.0\n"
 
 
 def test_an_error_masks_the_password_of_an_index_in_the_environment(workspace, monkeypatch):
@@ -231,6 +223,7 @@ def test_the_option_of_extras_can_be_pasted(workspace):
     assert (option, json.loads(value)) == ("-e", {"worker_extras": ["einops >= 0.8", "fig"]})
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(min_size=1)))
 def test_extras_name_a_file_in_the_directory_of_lock_files(extras):
     path = own_lock(None, extras, "worker-tpu", "/locks", "/project")
@@ -247,7 +240,7 @@ def test_a_lock_file_is_stale_once_its_requirements_have_changed(workspace, tmp_
     def warning() -> str:
         return stale_lock(str(workspace.lock), str(workspace.file), [], "worker-cpu", str(tmp_path))
 
-    workspace.file.write_text("# A comment changes nothing.\napple\n")
+    workspace.file.write_text("# what I need\n\napple  # for pies\n")
     assert warning() == ""
     workspace.file.write_text("apple\nfig\n")
     assert warning().startswith(f"{workspace.file}: changed since setup made mine.lock")

@@ -82,14 +82,6 @@ def test_any_change_gives_another_release_id(tmp_path, change):
 
 @settings(max_examples=30)
 @given(names=NAMES)
-def test_a_manifest_with_any_bytes_in_its_names_reads_back_equal(names):
-    entries = sorted(Entry(os.fsdecode(name), "file", "0" * 64) for name in names)
-
-    assert load(dump(entries).encode()) == entries
-
-
-@settings(max_examples=30)
-@given(names=NAMES)
 def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     root = tmp_path_factory.mktemp("odd")
     code = root / "code"
@@ -196,13 +188,12 @@ def test_a_manifest_with_a_path_through_a_link_is_refused():
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
 
-def test_an_installed_release_is_proven_and_write_protected(tmp_path):
+def test_an_installed_release_is_write_protected(tmp_path):
     code, releases = write_code(tmp_path / "code"), tmp_path / "releases"
     name = stage_code(code, tmp_path / "staged")
 
     put(tmp_path / "staged", releases, name)
 
-    assert release_problems(releases / name, name) == []
     assert (releases / name / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (releases / name / "train/main.py").stat().st_mode & 0o777 == 0o444
 
@@ -210,20 +201,17 @@ def test_an_installed_release_is_proven_and_write_protected(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        (lambda root: (root / "train/main.py").write_text("print('HELLO')\n"), "differs"),
+        (lambda root: swap(root / "train/main.py").write_text("print('HELLO')\n"), "differs"),
         (lambda root: (root / "train/main.py").unlink(), "is missing"),
         (lambda root: os.mkfifo(swap(root / "train/main.py")), "is missing"),
         (lambda root: (root / MANIFEST).unlink(), "no manifest"),
-        (lambda root: (root / MANIFEST).write_text(dump([])), "the manifest is that of"),
+        (lambda root: os.mkfifo(swap(root / MANIFEST)), "no manifest"),
+        (lambda root: swap(root / MANIFEST).write_text(dump([])), "the manifest is that of"),
     ],
-    ids=["changed", "missing", "a pipe", "no manifest", "another manifest"],
+    ids=["changed", "missing", "a pipe", "no manifest", "a pipe as manifest", "another manifest"],
 )
 def test_a_damaged_transfer_is_never_installed(tmp_path, damage, error):
     name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
-    for path in (tmp_path / "arrived").rglob("*.py"):
-        text = path.read_text()
-        path.unlink()
-        path.write_text(text)
     damage(tmp_path / "arrived")
 
     with pytest.raises(ReleaseError, match=error):
@@ -253,14 +241,6 @@ def test_a_file_that_is_replaced_by_a_link_does_not_change_the_target_of_the_lin
         put(tmp_path / "arrived", tmp_path / "releases", name)
 
     assert other.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_pipe_as_manifest_counts_as_missing_and_does_not_block(tmp_path):
-    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
-    os.mkfifo(swap(tmp_path / "arrived" / MANIFEST))
-
-    with pytest.raises(ReleaseError, match="the pushed directory has no manifest"):
-        put(tmp_path / "arrived", tmp_path / "releases", name)
 
 
 def test_an_interrupted_install_leaves_nothing(tmp_path):
