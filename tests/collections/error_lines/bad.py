@@ -16,9 +16,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import ReleaseError
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    RunError,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view.task_tally import (
     Failure,
     failure_lines,
@@ -31,14 +29,7 @@ from tests.collections.running_modules import run_module
 from tests.collections.test_fleet import DEMO
 from tests.localcloud.api.local_api import LocalApi
 
-ERRORS = (
-    AnsibleFilterError,
-    EnvError,
-    ReleaseError,
-    RunError,
-    ScheduleError,
-    CloudError,
-)
+ERRORS = (AnsibleFilterError, EnvError, ReleaseError, RunError, ScheduleError, CloudError)
 #: By the name of the case: a text that the error must contain, and the function that causes it.
 CASES: dict[str, tuple[str, Callable[["Bad"], str]]] = {}
 
@@ -94,6 +85,17 @@ def case(expected: str):
         return cause_error
 
     return register
+
+
+def refused(name: str, expected: str, cause_error: Callable[..., object], *arguments: Any) -> None:
+    """Register the case of a function that refuses these arguments."""
+    CASES[name] = (expected, lambda bad: printed_error(cause_error, *arguments))
+
+
+def refused_tpu(name: str, **option: str) -> None:
+    """Register the case of a TPU with a wrong option, whose value the error must name."""
+    [value] = option.values()
+    CASES[name] = (value, lambda bad: bad.create(**option))
 
 
 def failed(result: Mapping[str, Any]) -> str:

@@ -10,7 +10,15 @@ from harness.scripted_api import Reply, error
 from localcloud import cloud as local_cloud
 from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud
-from tests.collections.error_lines.bad import Bad, case, failed, nowhere, printed_error
+from tests.collections.error_lines.bad import (
+    Bad,
+    case,
+    failed,
+    nowhere,
+    printed_error,
+    refused,
+    refused_tpu,
+)
 from tests.collections.running_modules import run_module
 from tests.collections.test_bad_input import refusing
 from tests.collections.test_fleet import DEMO
@@ -28,34 +36,14 @@ def project_not_filled_in(bad: Bad) -> str:
     return failed(run_module("tpu_node", api={"project": "YOUR-PROJECT"}, **DEMO))
 
 
-@case("us-east9-z")
-def wrong_zone(bad: Bad) -> str:
-    return bad.create(zone="us-east9-z")
-
-
-@case("us-central2")
-def region_instead_of_a_zone(bad: Bad) -> str:
-    return printed_error(parse_fleet, [DEMO | {"zone": "us-central2"}])
-
-
-@case("v4-17")
-def wrong_type(bad: Bad) -> str:
-    return bad.create(accelerator_type="v4-17")
-
-
-@case("ubuntu")
-def wrong_runtime(bad: Bad) -> str:
-    return bad.create(runtime_version="ubuntu")
-
-
-@case("'Demo'")
-def wrong_name(bad: Bad) -> str:
-    return printed_error(parse_fleet, [DEMO | {"name": "Demo"}])
-
-
-@case("acelerator_type")
-def unknown_key_of_the_fleet(bad: Bad) -> str:
-    return printed_error(parse_fleet, [DEMO | {"acelerator_type": "v4-8"}])
+refused_tpu("wrong zone", zone="us-east9-z")
+refused_tpu("wrong type", accelerator_type="v4-17")
+refused_tpu("wrong runtime", runtime_version="ubuntu")
+refused("region instead of a zone", "us-central2", parse_fleet, [DEMO | {"zone": "us-central2"}])
+refused("wrong name", "'Demo'", parse_fleet, [DEMO | {"name": "Demo"}])
+refused(
+    "unknown key of the fleet", "acelerator_type", parse_fleet, [DEMO | {"acelerator_type": "v4-8"}]
+)
 
 
 @case("credentials")

@@ -46,7 +46,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.typed_values im
 from harness.scripted_api import error
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec, process
-from tests.collections.error_lines.bad import Bad, case, printed_error, printed_failure
+from tests.collections.error_lines.bad import Bad, case, printed_error, printed_failure, refused
 
 
 @case("mine.yml")
@@ -64,14 +64,21 @@ def config_without_settings(bad: Bad) -> str:
     return printed_error(read_config, bad.file("- a\n"), strict=True)
 
 
-@case("'steps'")
-def override_without_a_value(bad: Bad) -> str:
-    return printed_error(parse_overrides, "steps")
-
-
-@case("'a b/c'")
-def run_name_with_odd_characters(bad: Bad) -> str:
-    return printed_error(run_name, "a b/c", None, ())
+ONE_OF_TWO = [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")]
+UNEVEN = Timer("watch", "", "", 5400, "/", "tool", ())
+refused("override without a value", "'steps'", parse_overrides, "steps")
+refused("run name with odd characters", "'a b/c'", run_name, "a b/c", None, ())
+refused("no worker to run on", "READY", place_processes, [], "mine")
+refused("slice with a missing worker", "pod", place_processes, ONE_OF_TWO, "mine")
+refused("env that cannot be parsed", "env", parse_env, "A B")
+refused("command that cannot be parsed", "command", split_command, "python 'x")
+refused("schedule with an invalid interval", "'soon'", check, "watch", "", "", "soon")
+refused("schedule that cron would keep unevenly", "every=5400s", cron_line, UNEVEN)
+refused(
+    "schedule with a time and an interval", "watch", check, "watch", "", "2026-12-31 18:00", "1m"
+)
+refused("delete scheduled at an interval", "delete", check, "delete", "pod", "", "1d")
+refused("delete scheduled for an unknown TPU", "pod", playbook_arguments, "delete", "pod", [])
 
 
 @case("line 3")
@@ -88,26 +95,6 @@ def sweep_that_is_not_a_list(bad: Bad) -> str:
 def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
     file = bad.file("- set: {seed: 1}\n- set: {seed: 2}\n")
     return printed_error(assigned, read_sweep(file), ["pod"], file)
-
-
-@case("READY")
-def no_worker_to_run_on(bad: Bad) -> str:
-    return printed_error(place_processes, [], "mine")
-
-
-@case("pod")
-def slice_with_a_missing_worker(bad: Bad) -> str:
-    return printed_error(place_processes, [Worker("pod-w0", "pod", 0, 2, "10.0.0.2")], "mine")
-
-
-@case("env")
-def env_that_cannot_be_parsed(bad: Bad) -> str:
-    return printed_error(parse_env, "A B")
-
-
-@case("command")
-def command_that_cannot_be_parsed(bad: Bad) -> str:
-    return printed_error(split_command, "python 'x")
 
 
 def ended(run: str, status: str, log: str) -> str:
@@ -171,28 +158,3 @@ def bucket_without_write_permission(bad: Bad) -> str:
     bad.scripted.handler = lambda asked: error(403, "no storage.objects.create access")
     emulator = {"STORAGE_EMULATOR_HOST": bad.scripted.endpoint}
     return printed_failure(run_checkpoints.unwritable_reason("gs://fleet/a", emulator) or "")
-
-
-@case("'soon'")
-def schedule_with_an_invalid_interval(bad: Bad) -> str:
-    return printed_error(check, "watch", "", "", "soon")
-
-
-@case("every=5400s")
-def schedule_that_cron_would_keep_unevenly(bad: Bad) -> str:
-    return printed_error(cron_line, Timer("watch", "", "", 5400, "/", "tool", ()))
-
-
-@case("watch")
-def schedule_with_a_time_and_an_interval(bad: Bad) -> str:
-    return printed_error(check, "watch", "", "2026-12-31 18:00", "1m")
-
-
-@case("delete")
-def delete_scheduled_at_an_interval(bad: Bad) -> str:
-    return printed_error(check, "delete", "pod", "", "1d")
-
-
-@case("pod")
-def delete_scheduled_for_an_unknown_tpu(bad: Bad) -> str:
-    return printed_error(playbook_arguments, "delete", "pod", [])

@@ -27,10 +27,6 @@ EXT4 = replace(
 )
 
 
-def test_an_empty_disk_gets_a_file_system():
-    assert must_format(EMPTY)
-
-
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_disk_with_ext4_is_not_formatted(read_only: bool):
     assert not must_format(replace(EXT4, read_only=read_only))

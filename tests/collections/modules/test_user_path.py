@@ -19,15 +19,13 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["here", "project"])
-def test_a_relative_path_is_found_here_or_in_the_project(folders, name):
-    path = user_path(f"{name}.in", str(folders / "project"))
-
-    assert path == f"{folders}/{name}/{name}.in"
-
-
-def test_a_missing_file_is_expected_in_the_current_directory(folders):
-    assert user_path("x.in", str(folders / "project")) == f"{folders}/here/x.in"
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("here.in", "here/here.in"), ("project.in", "project/project.in"), ("x.in", "here/x.in")],
+    ids=["here", "in the project", "nowhere"],
+)
+def test_a_relative_path_is_found_here_or_in_the_project(folders, path, found):
+    assert user_path(path, str(folders / "project")) == f"{folders}/{found}"
 
 
 def test_an_empty_path_stays_empty(folders):
