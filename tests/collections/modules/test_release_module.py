@@ -30,6 +30,14 @@ def push(tmp_path, systemctl):
     return run
 
 
+@pytest.fixture
+def other(tmp_path) -> dict[str, str]:
+    """Options to push another release than that of the fixture ``push``."""
+    code, incoming = write_code(tmp_path / "other code"), tmp_path / "incoming-other"
+    (code / "more.py").touch()
+    return {"release": stage_code(code, incoming), "incoming": str(incoming)}
+
+
 def names(releases: Path) -> set[str]:
     return {path.name for path in releases.iterdir() if path.is_dir()}
 
@@ -85,19 +93,15 @@ def test_two_simultaneous_pushes_run_one_after_the_other(push):
     assert names(push.releases) == {push.name}
 
 
-def test_current_is_the_release_that_was_pushed_last(push, tmp_path):
-    code = write_code(tmp_path / "other code")
-    (code / "more.py").touch()
-    other = stage_code(code, tmp_path / "incoming-other")
-    options = {"release": other, "incoming": str(tmp_path / "incoming-other")}
+def test_current_is_the_release_that_was_pushed_last(push, other):
     current = push.releases.with_name("current")
 
     push()
     assert current.readlink() == Path("releases") / push.name
-    push(**options)
-    assert current.resolve().name == other
+    push(**other)
+    assert current.resolve().name == other["release"]
     assert push(check=True)["changed"]
-    assert current.resolve().name == other
+    assert current.resolve().name == other["release"]
     assert push()["changed"]
     assert current.resolve().name == push.name
     assert list(push.releases.parent.glob(".*")) == []
@@ -121,27 +125,23 @@ def test_without_an_answer_of_systemd_no_release_is_removed(push, systemctl):
     assert len(names(push.releases)) == 5
 
 
-def test_the_programs_of_runs_have_a_link_of_their_own_and_are_kept(push, tmp_path):
+def test_the_programs_of_runs_have_a_link_of_their_own_and_are_kept(push, other):
     push(link="programs")
     os.utime(push.releases / push.name, (0, 0))
     for number in range(9):
         (push.releases / f"{number:016x}").mkdir()
-    code = write_code(tmp_path / "users code")
-    (code / "more.py").touch()
-    options = {"incoming": str(tmp_path / "users")}
-    user = stage_code(code, tmp_path / "users")
 
-    push(release=user, **options)
+    push(**other)
 
     root = push.releases.parent
     assert (root / "programs").resolve().name == push.name
-    assert (root / "current").resolve().name == user
-    assert {push.name, user} <= names(push.releases)
+    assert (root / "current").resolve().name == other["release"]
+    assert {push.name, other["release"]} <= names(push.releases)
     assert len(names(push.releases)) == 6
     assert not push(link="programs")["changed"]
 
 
-def test_a_diff_compares_with_the_last_release_under_the_same_link(push, tmp_path):
+def test_a_diff_compares_with_the_last_release_under_the_same_link(push):
     push(link="programs")
 
     assert push(release="0" * 16, check=True)["before"] == ""

@@ -19,12 +19,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
 
 
 def worker(index: int, count: int = 2, **more):
-    return {
-        "tpu_name": "pod",
-        "tpu_id": "7",
-        "tpu_worker_id": index,
-        "tpu_worker_count": count,
-    } | more
+    tpu = {"tpu_name": "pod", "tpu_id": "7", "tpu_worker_count": count}
+    return {**tpu, "tpu_worker_id": index, **more}
 
 
 def play(index: int, *hosts: int):
@@ -64,10 +60,9 @@ def test_a_leader_gets_missing_files_and_verifies_them_in_one_module_run(tmp_pat
 def test_a_release_that_fails_verification_is_sent_once_more_by_checksum(tmp_path):
     leader = Worker(dict(MISMATCH), dict(MISMATCH))
 
-    assert leader.deliver(ReleaseSource.for_worker(play(0, 0, 1), tmp_path)) == {
-        "failed": True,
-        "msg": "a differs",
-    }
+    result = leader.deliver(ReleaseSource.for_worker(play(0, 0, 1), tmp_path))
+
+    assert result == {"failed": True, "msg": "a differs"}
     assert leader.done == [("sent",), "verified", ("sent", "--checksum"), "verified"]
 
 
@@ -100,6 +95,19 @@ def test_a_dry_run_sends_no_files(tmp_path, index):
     assert dry_run.done == ["verified"]
 
 
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    tree = tmp_path / "staged/x/tree"
+    tree.mkdir(parents=True)
+    return tree
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
 def over_ssh(home: Path, ssh: str, **options: str) -> ActionModule:
     """The action for a worker whose ssh is the shell script ``ssh``.
 
@@ -108,23 +116,14 @@ def over_ssh(home: Path, ssh: str, **options: str) -> ActionModule:
     program = home / "ssh"
     program.write_text(f"#!/bin/sh\n{ssh}\n")
     program.chmod(0o755)
+    named = {"ssh_executable": str(program), "ssh_args": "-C", "host": "10.0.0.2"}
     action = ActionModule.__new__(ActionModule)
-    action._connection = SimpleNamespace(
-        transport="ssh",
-        get_option={
-            "ssh_executable": str(program),
-            "ssh_args": "-C",
-            "host": "10.0.0.2",
-            **options,
-        }.get,
-    )
+    action._connection = SimpleNamespace(transport="ssh", get_option=(named | options).get)
     return action
 
 
-def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
-    tree, home = tmp_path / "staged/x/tree", tmp_path / "home"
-    (tree / "train").mkdir(parents=True)
-    home.mkdir()
+def test_a_release_is_packed_once_and_only_changes_are_written(tree, home):
+    (tree / "train").mkdir()
     for name in ("same.py", "changed.py"):
         (tree / "train" / name).write_text("print('first')\n")
     leader = over_ssh(home, f'echo "$*" > {home}/asked; shift 3; cd {home}; exec sh -c "$*"')
@@ -144,10 +143,8 @@ def test_a_release_is_packed_once_and_only_changes_are_written(tmp_path):
     assert "--server" in ssh_arguments
 
 
-def test_the_directory_of_shared_connections_is_created(tmp_path):
-    tree, home, sockets = tmp_path / "staged/x/tree", tmp_path / "home", tmp_path / "ansible/cp"
-    tree.mkdir(parents=True)
-    home.mkdir()
+def test_the_directory_of_shared_connections_is_created(tree, home, tmp_path):
+    sockets = tmp_path / "ansible/cp"
     shared = {"control_path": "%(directory)s/%%h", "control_path_dir": str(sockets)}
     # Like ssh, fail if the directory for the socket of a shared connection does not exist.
     worker = over_ssh(home, f'test -d {sockets} || exit 255; shift 5; exec sh -c "$*"', **shared)
@@ -195,12 +192,8 @@ def test_rsync_connects_as_ansible_does():
     } <= set(settings)
 
 
-def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tmp_path):
-    tree = tmp_path / "staged/x/tree"
-    tree.mkdir(parents=True)
-    away = over_ssh(
-        tmp_path, "echo 'ssh: connect to host 10.0.0.2: No route to host' >&2; exit 255"
-    )
+def test_a_worker_that_ssh_can_t_reach_is_unreachable_and_not_failed(tree, home):
+    away = over_ssh(home, "echo 'ssh: connect to host 10.0.0.2: No route to host' >&2; exit 255")
 
     with pytest.raises(AnsibleConnectionFailure, match="No route to host"):
         away._send(tree, "code")

@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
@@ -87,6 +88,20 @@ def page_text(*views: RunView) -> str:
     return " ".join(" ".join(parsed_page(*views).texts).split())
 
 
+def charts(view: RunView) -> list[str | None]:
+    metrics = [chart.get("data-metric") for chart in parsed_page(view).all("figure", "chart")]
+    return [metric for metric in metrics if metric]
+
+
+def folded(*views: RunView) -> list[bool]:
+    return ["open" not in attributes for attributes in parsed_page(*views).all("details", "run")]
+
+
+def drawn_data(view: RunView) -> dict[str, Any]:
+    """Return the data in the script element that the charts of a run are drawn from."""
+    return json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))
+
+
 def evil_run() -> RunView:
     """Return a run in which every text from users or workers is hostile."""
     return replace(
@@ -109,12 +124,8 @@ def test_a_training_run_shows_its_numbers_and_only_charts_with_data():
     text = page_text(view)
     for expected in ("mine", "training", "50,000 of 100,000", "47", "27.7 GiB", "shakespeare.yml"):
         assert expected in text, expected
-    metrics = [item.get("data-metric") for item in parsed_page(view).all("figure", "chart")]
-    assert [item for item in metrics if item] == ["loss", "rate", "mfu", "memory"]
-
-    view = replace(view, curves={"loss": view.curves["loss"], "mfu": []})
-    metrics = [item.get("data-metric") for item in parsed_page(view).all("figure", "chart")]
-    assert [item for item in metrics if item] == ["loss"]
+    assert charts(view) == ["loss", "rate", "mfu", "memory"]
+    assert charts(replace(view, curves={"loss": view.curves["loss"], "mfu": []})) == ["loss"]
 
 
 def test_a_crashed_run_shows_its_reason_and_the_last_lines_of_its_log():
@@ -135,8 +146,7 @@ def test_the_log_of_a_run_that_did_not_fail_is_folded():
 def test_current_runs_are_open_and_the_others_are_folded():
     stopped = replace(crashed_run("over"), wanted="stopped")
     views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), stopped]
-    folded = ["open" not in attributes for attributes in parsed_page(*views).all("details", "run")]
-    assert folded == [False, False, True, True]
+    assert folded(*views) == [False, False, True, True]
 
 
 @pytest.mark.parametrize(("wanted", "tone"), [("running", "waiting"), ("stopped", "stopped")])
@@ -146,9 +156,7 @@ def test_an_interrupted_run_is_shown_as_waiting_only_if_it_is_wanted(wanted, ton
 
 
 def test_without_a_current_run_the_last_one_is_open():
-    views = [run("last", RunState.DONE), run("before", RunState.DONE)]
-    folded = ["open" not in attributes for attributes in parsed_page(*views).all("details", "run")]
-    assert folded == [False, True]
+    assert folded(run("last", RunState.DONE), run("before", RunState.DONE)) == [False, True]
 
 
 def test_each_run_has_a_row_in_the_overview_that_links_to_it():
@@ -223,23 +231,22 @@ def test_any_text_is_escaped_without_loss_of_characters(text):
 
 def test_chart_data_cannot_close_its_script_element():
     view = replace(run("mine", RunState.DONE, points=10), curves={"</script>": [(1.0, 2.0)]})
-    text = chart_data(view, 3)
-    assert text.count("<") == 2
-    assert json.loads(re.sub("<[^>]*>", "", text))["curves"] == {"</script>": [[1], [2]]}
+    assert chart_data(view, 0).count("<") == 2
+    assert drawn_data(view)["curves"] == {"</script>": [[1], [2]]}
 
 
 def test_chart_data_is_small_and_has_relative_times():
     view = run("mine", RunState.DONE, points=1000)
-    data = json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))
-    assert set(data["curves"]) == set(view.curves)
-    assert data["curves"]["times"][1][0] == 0
+    curves = drawn_data(view)["curves"]
+    assert set(curves) == set(view.curves)
+    assert curves["times"][1][0] == 0
     assert len(chart_data(view, 0)) < 80_000
 
 
 def test_points_that_are_not_finite_are_not_drawn():
     points = [(1.0, float("nan")), (float("nan"), 1.0), (2.0, float("inf")), (3.0, 4.0)]
     view = replace(run("mine", RunState.DONE, points=10), curves={"loss": points})
-    assert json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))["curves"] == {"loss": [[3], [4]]}
+    assert drawn_data(view)["curves"] == {"loss": [[3], [4]]}
 
 
 @settings(max_examples=30)

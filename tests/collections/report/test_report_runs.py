@@ -49,6 +49,12 @@ def views_of(records, answers=(), outputs=None, tpus=READY, **more):
     return run_views(records, dict(answers), outputs or {}, tpus, NOW, **more)
 
 
+def view_of(record, output=NOTHING, answers=(), tpus=READY):
+    """Return the view of the run with this record."""
+    [view] = views_of({"pod-run": record}, answers, {"pod-run": output}, tpus)
+    return view
+
+
 LAUNCHED = {"kind": "launched", "release": "a"}
 
 
@@ -68,11 +74,7 @@ def record(*events, **more):
         ({"kind": "done"}, "done", "done"),
         ({"kind": "stopped"}, "kill", "stopped"),
         ({"kind": "restarted"}, "restart", "restarted on request"),
-        (
-            {"kind": "launch_failed", "text": "full"},
-            "crash",
-            "the launch failed: full",
-        ),
+        ({"kind": "launch_failed", "text": "full"}, "crash", "the launch failed: full"),
         ({"kind": "found_running"}, "other", "found running"),
         (
             watch("preempted", "recreate", {"code": "tpu_state", "tpu_state": "PREEMPTED"}),
@@ -95,24 +97,17 @@ def test_an_event_has_a_kind_and_a_text(event, kind, text):
 
 
 def test_attempts_end_as_recorded():
-    fields = record(
-        (1000, LAUNCHED),
-        (2000, watch("preempted", "recreate")),
-        (3000, LAUNCHED),
-    )
+    fields = record((1000, LAUNCHED), (2000, watch("preempted", "recreate")), (3000, LAUNCHED))
     attempts = attempts_of(fields, events_of(fields), NOTHING, NOW, is_active=True)
-    assert attempts == [
-        Attempt(1, 1000, 2000, "preempted", "preempted"),
-        Attempt(2, 3000, NOW),
-    ]
+    assert attempts == [Attempt(1, 1000, 2000, "preempted", "preempted"), Attempt(2, 3000, NOW)]
 
 
-def test_an_attempt_starts_when_its_worker_started_it():
+@pytest.mark.parametrize("is_active", [False, True])
+def test_an_attempt_has_the_start_and_the_first_step_that_its_worker_stored(is_active):
     fields = record((1000, LAUNCHED), (3000, LAUNCHED))
-    attempts = attempts_of(
-        fields, events_of(fields), run_output(stored(2, 3010.0)), NOW, is_active=True
-    )
-    assert [(attempt.number, attempt.start) for attempt in attempts] == [(1, 1000), (2, 3010)]
+    output = run_output(stored(1, first_step=1), stored(2, 3010.0, first_step=31))
+    attempts = attempts_of(fields, events_of(fields), output, NOW, is_active)
+    assert [(attempt.start, attempt.first_step) for attempt in attempts] == [(1000, 1), (3010, 31)]
     assert attempts[0].ended == "other"
 
 
@@ -138,14 +133,6 @@ def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
     assert (attempt.end, attempt.ended) == (1700, "preempted")
 
 
-def test_an_attempt_has_its_first_step():
-    fields = record((1000, LAUNCHED), (3000, LAUNCHED))
-    output = run_output(stored(1, end="1", first_step=1), stored(2, 3010.0, first_step=31))
-    for is_active in (False, True):
-        attempts = attempts_of(fields, events_of(fields), output, NOW, is_active)
-        assert [attempt.first_step for attempt in attempts] == [1, 31]
-
-
 def test_a_lost_attempt_ends_at_its_last_step():
     fields = record((1000, LAUNCHED), attempt=1)
     output = run_output(stored(last=1600.0))
@@ -160,7 +147,7 @@ def test_a_live_run_shows_its_workers_and_its_stored_curves():
         "pod-w2": {"unreachable": True, "msg": "no route"},
     }
     output = run_output(curves={"loss": [(1.0, 2.0)]}, last={"step": 1.0})
-    [view] = views_of({"pod-run": record()}, answers, {"pod-run": output})
+    view = view_of(record(), output, answers)
     assert view.curves["loss"] == [(1.0, 2.0)]
     assert [process.host for process in view.workers] == ["pod-w0", "pod-w1"]
     assert (view.workers[0].step, view.workers[0].heartbeat_age) == (40, 1.5)
@@ -181,8 +168,7 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
     output = run_output(
         stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x"
     )
-    fields = record(wanted=wanted, tpu="pod")
-    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
+    view = view_of(record(wanted=wanted, tpu="pod"), output, tpus={})
     assert (view.state, view.state_code) == (state, code)
     assert view.reason == ("E: x" if end == "1" else "")
     assert (view.log, view.log_from) == (("bye",), "pod-w0, attempt 2")
@@ -195,14 +181,12 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
 def test_a_run_whose_workers_were_not_asked_is_unknown_unless_its_newest_attempt_has_an_end(
     number, end, state
 ):
-    output = {"pod-run": run_output(stored(number, end=end))}
-    [view] = views_of({"pod-run": record(tpu="pod")}, outputs=output)
-    assert view.state == state
+    assert view_of(record(tpu="pod"), run_output(stored(number, end=end))).state == state
 
 
 def test_a_preempted_attempt_does_not_take_the_end_of_an_older_one():
-    output = {"pod-run": run_output(stored(1, end="1"))}
-    [view] = views_of({"pod-run": record(tpu="pod")}, outputs=output, tpus={"pod": "PREEMPTED"})
+    output = run_output(stored(1, end="1"))
+    view = view_of(record(tpu="pod"), output, tpus={"pod": "PREEMPTED"})
     assert (view.state, view.reason) == ("preempted", "")
 
 
@@ -220,7 +204,7 @@ def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(
     fields = record(attempt=1, workers=1, tpu="pod", wanted_seconds=0.0, wanted_since=990.0)
     ended = report("done", run="pod-run", ended_at=1090.0)
     answers = {"pod-w0": {"runs": [ended]}} if source == "on its workers" else {}
-    [view] = views_of({"pod-run": fields}, answers, {"pod-run": output}, tpus={})
+    view = view_of(fields, output, answers, tpus={})
     assert (view.state, view.wanted, is_current(view)) == ("done", "done", False)
     assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
 
@@ -230,7 +214,7 @@ def test_a_run_that_exited_with_0_before_it_was_stopped_is_shown_as_done(answers
     output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
     killed = record(attempt=1, workers=1, tpu="pod", wanted="stopped")
 
-    [view] = views_of({"pod-run": killed}, answers, {"pod-run": output}, tpus={})
+    view = view_of(killed, output, answers, tpus={})
 
     assert (view.state, view.wanted) == ("done", "done")
 
@@ -242,7 +226,7 @@ def test_a_run_stays_wanted_until_all_its_processes_are_done(second):
     answers = {
         f"pod-w{index}": {"runs": [process_report]} for index, process_report in enumerate(reports)
     }
-    [view] = views_of({"pod-run": record(attempt=1, workers=2)}, answers)
+    view = view_of(record(attempt=1, workers=2), answers=answers)
     assert (view.wanted, is_current(view)) == ("running", True)
 
 
@@ -250,8 +234,7 @@ def test_goodput_is_the_time_of_kept_steps_divided_by_the_wanted_time():
     attempts = stored(1, first_step=1, kept=30.0), stored(2, first_step=31, kept=20.0)
     output = run_output(*attempts, last={"step": 60.0})
     fields = record(wanted="stopped", wanted_seconds=100.0, tpu="pod")
-    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output}, tpus={})
-    assert view.goodput == 0.5
+    assert view_of(fields, output, tpus={}).goodput == 0.5
 
 
 def test_a_run_known_only_to_a_worker_or_only_by_its_record_is_shown():
@@ -262,8 +245,7 @@ def test_a_run_known_only_to_a_worker_or_only_by_its_record_is_shown():
 
 def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
     unstarted = answer(attempt=None, state="lost", active=False, heartbeat=None)
-    output = {"pod-run": run_output(stored(2, end="1"))}
-    [view] = views_of({"pod-run": record()}, {"w0": {"runs": [unstarted]}}, output)
+    view = view_of(record(), run_output(stored(2, end="1")), {"w0": {"runs": [unstarted]}})
     assert [(process.host, process_text(process)) for process in view.workers] == [
         ("pod-w0", "crashed (exit 1)")
     ]
@@ -271,24 +253,12 @@ def test_a_worker_that_never_had_the_run_does_not_hide_its_stored_output():
 
 def test_the_run_that_changed_last_comes_first():
     records = {"old": record((1000, LAUNCHED)), "new": record((2000, LAUNCHED))}
-    assert [(view.name, view.changed) for view in views_of(records)] == [
-        ("new", 2000),
-        ("old", 1000),
-    ]
+    views = views_of(records)
+    assert [(view.name, view.changed) for view in views] == [("new", 2000), ("old", 1000)]
 
 
 def test_overrides_are_the_settings_in_the_command():
-    command = [
-        "python",
-        "-m",
-        "train",
-        "run",
-        "{config}",
-        "lr=0.1",
-        "data.path=/a=b",
-        "--x=1",
-        "A B=1",
-    ]
+    command = ["python", "-m", "train", "{config}", "lr=0.1", "data.path=/a=b", "--x=1", "A B=1"]
     assert overrides_of(command) == {"lr": "0.1", "data.path": "/a=b", "x": "1"}
 
 
@@ -303,7 +273,7 @@ COUNTED = {"wanted_seconds": 100.0, "wanted_since": NOW}
 
 def test_time_is_divided_by_cause_if_the_output_is_complete():
     output = run_output(stored(1, **STEPS), last={"step": 81})
-    [view] = views_of({"pod-run": record(attempt=1, **COUNTED)}, outputs={"pod-run": output})
+    view = view_of(record(attempt=1, **COUNTED), output)
     assert (view.goodput, view.goodput_by_cause["training"]) == (0.8, 80.0)
 
 
@@ -314,14 +284,5 @@ def test_time_is_not_divided_by_cause_if_the_first_output_is_missing(first):
     """Goodput is still known: it assumes that missing steps took as long as the others."""
     steps = STEPS | {"first_step": 101}
     output = run_output(stored(**first, **steps), last={"step": 201})
-    counted = COUNTED | {"wanted_seconds": 200.0}
-    [view] = views_of({"pod-run": record(attempt=3, **counted)}, outputs={"pod-run": output})
+    view = view_of(record(attempt=3, **COUNTED | {"wanted_seconds": 200.0}), output)
     assert (view.goodput, view.goodput_by_cause) == (0.8, None)
-
-
-def test_a_run_that_is_done_but_was_stopped_before_that_was_recorded_is_done():
-    output = run_output(stored(1, end="0", ended=2000.0))
-    history = [(1000, LAUNCHED), (2001, {"kind": "stopped"})]
-    fields = record(*history, attempt=1, workers=1, wanted="stopped")
-    [view] = views_of({"pod-run": fields}, outputs={"pod-run": output})
-    assert (view.wanted, view.state) == ("done", "done")
