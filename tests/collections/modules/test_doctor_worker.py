@@ -55,6 +55,10 @@ def machine(tmp_path: Path) -> Machine:
     return worker
 
 
+def use_up_memory(machine: Machine) -> None:
+    (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
+
+
 def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: str = "") -> None:
     folder = machine.proc / str(pid)
     (folder / "fd").mkdir(parents=True)
@@ -85,7 +89,7 @@ def test_a_full_disk_is_named(machine, monkeypatch):
 
 def test_little_memory_names_the_process_that_uses_the_most(machine):
     assert memory_finding(machine).state == "ok"
-    (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
+    use_up_memory(machine)
     process(machine, 99, "python3")
     finding = memory_finding(machine)
     assert "python3 (pid 99) has" in finding.message
@@ -95,7 +99,7 @@ def test_little_memory_names_the_process_that_uses_the_most(machine):
 def test_little_memory_without_readable_processes_proposes_no_kill(machine):
     for file in machine.proc.glob("[0-9]*/statm"):
         file.unlink()
-    (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
+    use_up_memory(machine)
     finding = memory_finding(machine)
     assert finding.state == "problem"
     assert "kill" not in finding.fix

@@ -53,30 +53,26 @@ def written(program: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        (PLAIN, "ValueError: no such layer: 7"),
-        (FROM, "RuntimeError: bad config"),
-        (DURING, "RuntimeError: bad config"),
-        (NOTES, "ValueError: no such layer: 7"),
-        (LINES, "ValueError: no such layer: 7"),
-        (NO_TEXT, "KeyboardInterrupt"),
-        (GROUP, "ValueError: no such layer: 7"),
-        (SYNTAX, "SyntaxError: invalid syntax"),
-        (LATER, "ValueError: no such layer: 7"),
-        (IGNORED, "ValueError: no such layer: 7"),
-        (CAUGHT + PLAIN, "ValueError: no such layer: 7"),
-        (FATAL, "Fatal Python error: Segmentation fault"),
-        (THREADS, "Fatal Python error: Segmentation fault"),
-        ("import sys\nsys.exit('config.yml is missing')", "config.yml is missing"),
-    ],
-    ids=[
-        *("plain", "raised from", "raised during", "notes", "several lines", "no text", "group"),
-        *("syntax", "output after it", "ignored in __del__", "an earlier one", "fatal"),
-        *("fatal with threads and extension modules", "exit"),
-    ],
-)
+LAYER = "ValueError: no such layer: 7"
+PROGRAMS = {
+    "plain": (PLAIN, LAYER),
+    "raised from": (FROM, "RuntimeError: bad config"),
+    "raised during": (DURING, "RuntimeError: bad config"),
+    "notes": (NOTES, LAYER),
+    "several lines": (LINES, LAYER),
+    "no text": (NO_TEXT, "KeyboardInterrupt"),
+    "group": (GROUP, LAYER),
+    "syntax": (SYNTAX, "SyntaxError: invalid syntax"),
+    "output after it": (LATER, LAYER),
+    "ignored in __del__": (IGNORED, LAYER),
+    "an earlier one": (CAUGHT + PLAIN, LAYER),
+    "fatal": (FATAL, "Fatal Python error: Segmentation fault"),
+    "fatal with threads and extension modules": (THREADS, "Fatal Python error: Segmentation fault"),
+    "exit": ("import sys\nsys.exit('config.yml is missing')", "config.yml is missing"),
+}
+
+
+@pytest.mark.parametrize(("program", "expected"), PROGRAMS.values(), ids=PROGRAMS)
 def test_the_line_of_the_exception_is_found_in_the_output_of_python(program, expected):
     assert error_line(written(program)) == expected
 
@@ -122,42 +118,26 @@ C_STACK = [
     "Current thread's C stack trace (most recent call first):",
     '  Binary file "python", at _Py_DumpStack+0x42 [0x5b27f7d7147e]',
 ]
+ABORTED = "Fatal Python error: Aborted"
+TERMINATED = "terminate called after throwing an exception"
 TORCH = "frame #0: c10::Error::Error() + 0x57 (0x7f0e6c38a617 in libc10.so)"
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([CHECK, "*** Check failure stack trace: ***", STACK[1].strip()], CHECK),
-        ([CHECK, "*** Check failure stack trace: ***", *STACK, *HANDLER, ABORT, *STACK], CHECK),
-        (["step 7/9", HANDLER[0], ABORT, *STACK, *HANDLER], ABORT),
-        (
-            ["terminate called after throwing an exception", TORCH],
-            "terminate called after throwing an exception",
-        ),
-        (
-            ["[rank0]: no such layer", "[rank0]:     @     0x7f651c696a7c  raise"],
-            "[rank0]: no such layer",
-        ),
-        (["no step for 9 s", *THREAD, "", *THREAD], "no step for 9 s"),
-        (["Fatal Python error: Aborted", "", *THREAD, "", *C_STACK], "Fatal Python error: Aborted"),
-        (["no more devices", "Thread 0x12 waits for data"], "Thread 0x12 waits for data"),
-        (STACK, STACK[1].strip()),
-        (["mail me @ 0x7f651c696a7c"], "mail me @ 0x7f651c696a7c"),
-    ],
-    ids=[
-        "check",
-        "check and signal",
-        "signal",
-        "torch",
-        "prefix",
-        "threads",
-        "C stack of Python 3.14",
-        "text about a thread",
-        "nothing else",
-        "other text",
-    ],
-)
+STACKS = {
+    "check": ([CHECK, "*** Check failure stack trace: ***", STACK[1].strip()], CHECK),
+    "check and signal": ([CHECK, *STACK, *HANDLER, ABORT, *STACK], CHECK),
+    "signal": (["step 7/9", HANDLER[0], ABORT, *STACK, *HANDLER], ABORT),
+    "torch": ([TERMINATED, TORCH], TERMINATED),
+    "prefix": (["[rank0]: failed", "[rank0]:     @     0x7f651c696a7c  raise"], "[rank0]: failed"),
+    "threads": (["no step for 9 s", *THREAD, "", *THREAD], "no step for 9 s"),
+    "C stack of Python 3.14": ([ABORTED, "", *THREAD, "", *C_STACK], ABORTED),
+    "text about a thread": (["no devices", "Thread 0x12 waits"], "Thread 0x12 waits"),
+    "nothing else": (STACK, STACK[1].strip()),
+    "other text": (["mail me @ 0x7f651c696a7c"], "mail me @ 0x7f651c696a7c"),
+}
+
+
+@pytest.mark.parametrize(("lines", "expected"), STACKS.values(), ids=STACKS)
 def test_a_line_of_a_stack_trace_is_not_the_error_if_there_is_a_better_line(lines, expected):
     assert error_line(lines) == expected
 

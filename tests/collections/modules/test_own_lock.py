@@ -55,11 +55,6 @@ def workspace(tmp_path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def test_a_file_of_requirements_is_the_whole_environment(workspace):
-    assert workspace.make() == ["apple==1.0", "pear==1.0"]
-    assert workspace.lock.read_text().count("--hash=sha256:") == 2
-
-
 def test_a_file_prefers_versions_of_the_project_but_its_includes_can_require_others(
     workspace,
 ):
@@ -69,8 +64,9 @@ def test_a_file_prefers_versions_of_the_project_but_its_includes_can_require_oth
     assert workspace.make() == ["apple==1.0", "pear==2.0"]
 
 
-def test_extras_are_added_to_a_file(workspace):
+def test_a_file_of_requirements_with_extras_is_the_whole_environment(workspace):
     assert workspace.make(extras=("fig",)) == ["apple==1.0", "fig==1.0", "pear==1.0"]
+    assert workspace.lock.read_text().count("--hash=sha256:") == 3
 
 
 def test_extras_alone_are_added_to_the_project_whose_versions_an_update_keeps(workspace):

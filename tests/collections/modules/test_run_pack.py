@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    TRAINER,
-    RunError,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import TRAINER, RunError
 from ansible_collections.tpufleet.core.plugins.modules import run_pack
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
@@ -29,11 +26,21 @@ def paths(paths, tmp_path):
     (paths.run_dir("mine") / "log").write_text("step 1\n")
     (paths.run_dir("mine") / "metrics.jsonl").write_text("{}\n")
     (paths.unit_dir("mine") / "environment").write_text('WANDB_API_KEY="hunter2"\n')
-    checkpoints = tmp_path / "checkpoints"
-    (checkpoints / "3").mkdir(parents=True)
-    (checkpoints / "3/arrays").write_text("numbers")
+    stored(tmp_path, "3/arrays")
     launched(paths, OWN)
     return paths
+
+
+def stored(tmp_path, *names, text="numbers"):
+    """Store files of checkpoints with these names."""
+    for name in names:
+        path = tmp_path / "checkpoints" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def checkpoint_files(names):
+    return [name for name in names if "checkpoints" in name]
 
 
 def launched(paths, command):
@@ -85,28 +92,21 @@ def test_the_workers_of_a_tpu_are_those_that_are_ready():
     assert (workers_pattern("a-b", groups), workers_pattern("", groups)) == ("tpu:&tpu_a_b", "tpu")
 
 
-def test_only_the_newest_valid_checkpoint_is_packed_on_request(paths, tmp_path):
-    for step in ("3", "5"):
-        (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
-    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
-
-    names = packed(paths, checkpoints="newest")
-
-    assert "mine/checkpoints/3/manifest.json" in names
-    assert not any("checkpoints/5" in name for name in names)
-
-
 @pytest.mark.parametrize("size", ["1e999", "NaN", "null", "[]"])
-def test_a_checkpoint_with_a_damaged_manifest_is_skipped(paths, tmp_path, size):
-    (tmp_path / "checkpoints/3/manifest.json").write_text('{"files": {"arrays": [7, null]}}')
-    (tmp_path / "checkpoints/5").mkdir()
-    manifest = tmp_path / "checkpoints/5/manifest.json"
-    manifest.write_text(f'{{"files": {{"arrays": [{size}, null]}}}}')
+def test_only_the_newest_valid_checkpoint_is_packed_on_request(paths, tmp_path, size):
+    stored(tmp_path, "3/manifest.json", text='{"files": {"arrays": [7, null]}}')
+    stored(tmp_path, "5/manifest.json", text=f'{{"files": {{"arrays": [{size}, null]}}}}')
+    stored(tmp_path, "7/arrays")
+
+    sound = ("checkpoints/3/arrays", "checkpoints/3/manifest.json")
 
     names, result = packed_with_result(paths, checkpoints="newest")
 
-    assert "mine/checkpoints/3/manifest.json" in names
-    assert result["passed_over"] == ["5: manifest.json is damaged"]
+    assert set(checkpoint_files(names)) == {f"mine/{name}" for name in sound}
+    assert result["passed_over"] == [
+        "7: it has no manifest.json, so its save was interrupted",
+        "5: manifest.json is damaged",
+    ]
 
 
 @pytest.mark.parametrize("error", [KeyError("spec"), KeyboardInterrupt()])
@@ -133,29 +133,26 @@ def test_the_log_is_fetched_even_without_a_finished_checkpoint(paths, pattern):
 
 def test_the_newest_checkpoint_of_another_trainer_is_found_by_the_orbax_layout(paths, tmp_path):
     launched(paths, ["python", "my_trainer.py"])
-    for step in ("3", "20", "100.orbax-checkpoint-tmp-17"):
-        (tmp_path / "checkpoints" / step).mkdir(exist_ok=True)
-        (tmp_path / "checkpoints" / step / "arrays").write_text("numbers")
+    stored(tmp_path, "20/arrays", "100.orbax-checkpoint-tmp-17/arrays")
 
     names, result = packed_with_result(paths, checkpoints="newest")
 
-    assert [name for name in names if "checkpoints" in name] == ["mine/checkpoints/20/arrays"]
+    assert checkpoint_files(names) == ["mine/checkpoints/20/arrays"]
     assert result == {"passed_over": [], "unreadable": [], "missing": ""}
 
 
 def test_the_newest_checkpoint_of_another_trainer_is_found_by_a_pattern(paths, tmp_path):
-    for name in ("gpt/step-9/model", "gpt/step-10/model"):
-        (tmp_path / "checkpoints" / name).parent.mkdir(parents=True)
-        (tmp_path / "checkpoints" / name).write_text("numbers")
+    stored(tmp_path, "gpt/step-9/model", "gpt/step-10/model")
 
     names = packed(paths, checkpoints="newest", checkpoint_pattern="*/step-*")
 
-    packed_names = [name for name in names if "checkpoints" in name]
-    assert packed_names == ["mine/checkpoints/gpt/step-10/model"]
+    assert checkpoint_files(names) == ["mine/checkpoints/gpt/step-10/model"]
 
 
-def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(paths, monkeypatch):
-    (paths.state.parent / "checkpoints/3/more").write_text("numbers")
+def test_a_file_of_a_checkpoint_that_can_t_be_read_is_skipped_and_named(
+    paths, tmp_path, monkeypatch
+):
+    stored(tmp_path, "3/more")
     opened = run_pack.open_file
 
     def open_file(path):
@@ -194,8 +191,8 @@ def test_a_log_that_is_truncated_while_it_is_packed_ends_with_zeros_and_is_named
         assert archive.extractfile("mine/log").read() == b"a" * 10 + bytes(99_990)
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_packed_is_left_out(paths, monkeypatch):
-    (paths.state.parent / "checkpoints/3/more").write_text("numbers")
+def test_a_checkpoint_that_is_deleted_while_it_is_packed_is_left_out(paths, tmp_path, monkeypatch):
+    stored(tmp_path, "3/more")
     original = Path.lstat
 
     def lstat(path):
