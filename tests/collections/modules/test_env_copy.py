@@ -50,10 +50,9 @@ def leader(tmp_path, monkeypatch):
 
 def serve(tmp_path, directories, monkeypatch):
     """Serve directories as a leader does; the worker's ssh configuration is in ``tmp_path``."""
-    conf = tmp_path / "rsyncd.conf"
     served = rendered("fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves=directories)
-    conf.write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
-    fake_ssh(tmp_path, f"exec rsync --server --daemon --config={conf} .")
+    (tmp_path / "rsyncd.conf").write_text(f"uid = {os.getuid()}\ngid = {os.getgid()}\n{served}")
+    fake_ssh(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setattr(from_leader, "PEER_DIR", tmp_path)
     for name in ("ssh_config", "known_hosts"):
@@ -65,10 +64,12 @@ def finish(env, made_by=None):
     (env / COMPLETE).write_text(json.dumps(record))
 
 
-def fake_ssh(tmp_path, command):
+def fake_ssh(tmp_path, first=""):
+    """Make an ssh that runs the shell command ``first`` and then the leader's rsync server."""
     ssh = tmp_path / "bin/ssh"
     ssh.parent.mkdir(exist_ok=True)
-    ssh.write_text(f"#!/bin/sh\n{command}\n")
+    server = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
+    ssh.write_text(f"#!/bin/sh\n{first}\n{server}\n")
     ssh.chmod(0o755)
 
 
@@ -128,8 +129,7 @@ def test_an_interrupted_copy_is_continued_and_never_counts_as_complete(tmp_path,
 
 
 def test_a_copy_is_retried_after_the_leader_s_sshd_refused_the_connection(tmp_path, leader):
-    serve = f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf ."
-    fake_ssh(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255\n{serve}")
+    fake_ssh(tmp_path, f"mkdir {tmp_path}/turned 2>/dev/null && exit 255")
 
     copy_env(tmp_path / "envs" / NAME, PYTHON)
 
@@ -146,7 +146,7 @@ def test_an_unreachable_leader_is_another_error_than_a_missing_environment(
     with pytest.raises(LeaderUnreachableError, match="no route to host"):
         copy_env(tmp_path / "envs" / NAME, PYTHON)
 
-    fake_ssh(tmp_path, f"exec rsync --server --daemon --config={tmp_path}/rsyncd.conf .")
+    fake_ssh(tmp_path)
     with pytest.raises(FromLeaderError, match=f"envs/{'b' * 16} from the leader failed") as caught:
         copy_env(tmp_path / "envs" / ("b" * 16), PYTHON)
     assert not isinstance(caught.value, LeaderUnreachableError)
