@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.valid_record import record_fields
-from tests.localcloud.api.local_api import PROJECT, LocalApi
+from tests.localcloud.api.local_api import NODE, PROJECT, LocalApi
 
 
 def cloud_of(local_api: LocalApi) -> TpuApi:
@@ -43,6 +43,14 @@ def fleet_options(folder: Path, *entries) -> tuple[str, str]:
     file = folder / "fleet.json"
     file.write_text(json.dumps({"tpu_fleet": entries}))
     return ("-e", f"@{file}")
+
+
+def later_request(local_api: LocalApi, name: str) -> None:
+    """Queue a request whose TPU is created after an hour."""
+    node = {**NODE, "acceleratorType": "v4-8"}
+    policy = {"validAfterDuration": "3600s"}
+    result = local_api.queue(name, {"nodeId": name, "node": node}, queueingPolicy=policy)
+    assert result.status_code == 200
 
 
 def store_record(local_api: LocalApi, run: str = "mine", **fields) -> Path:

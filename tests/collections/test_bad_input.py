@@ -1,5 +1,6 @@
 """Errors about bad input have the API's reason and the allowed values, but never a token."""
 
+import json
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -15,8 +16,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 
 from harness.playbooks import play
 from harness.scripted_api import TOKEN, ZONE, Reply, ScriptedApi, error
+from tests.collections.local_client import make
+from tests.collections.running_actions import api_variable
 from tests.collections.running_modules import run_module
-from tests.collections.test_playbooks import node_task, play_of
 from tests.collections.test_tpu_lifecycle import DEMO
 
 
@@ -120,6 +122,16 @@ def test_an_error_about_refused_credentials_names_the_login_command_and_no_token
     assert TOKEN not in result["process_output"]
 
 
+def test_the_error_about_a_queued_resource_with_tpus_names_the_option_that_deletes_them(
+    local_api, api
+):
+    (created,) = make(api, {**TPU, "runtime_version": "tpu-ubuntu2204-base", "queued": {}})
+    assert not created.failed, created.msg
+    options = {"api": api_variable(local_api), "name": "demo", "zone": ZONE, "state": "absent"}
+    result = run_module("tpu_queued_resource", **options)
+    assert "To delete its TPUs, too, set force: true" in result["msg"]
+
+
 def test_no_token_is_printed_at_the_highest_verbosity(
     environment,
     scripted: ScriptedApi,
@@ -134,7 +146,8 @@ def test_no_token_is_printed_at_the_highest_verbosity(
     (folder / "group_vars/all.yml").write_text("tpu_fleet: []\n")
     scripted.handler = lambda request: Reply({}) if request.method == "GET" else error(403, "no")
     book = tmp_path / "book.yml"
-    book.write_text(play_of(node_task("present")))
+    task = {"tpufleet.core.tpu_node": {"api": "{{ tpu_api }}", **TPU}}
+    book.write_text(json.dumps([{"hosts": "localhost", "tasks": [task]}]))
     output = ""
     for playbook in (book, "playbooks/plan.yml"):
         result = play(environment, playbook, "-vvvvv", inventory=str(folder))

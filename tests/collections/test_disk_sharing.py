@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import shared_disk, tpu_fleet
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing import (
     ensure_detached,
@@ -12,11 +13,11 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing i
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import read_disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import read_node
 
-from harness.playbooks import OURS, environment_of, flat, play
+from harness.playbooks import OURS, flat, play
 from harness.scripted_api import ZONE
 from tests.collections.local_client import fleet_options, make
+from tests.collections.running_actions import api_variable, run_action
 from tests.collections.test_fleet import DEMO
-from tests.localcloud.api.local_api import LocalApi
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"accelerator_type": "v4-16", "data_disks": [CORPUS]}
@@ -118,16 +119,15 @@ def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local
     assert attached(local_api, "later") == [("corpus", "READ_ONLY", [])]
 
 
-def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(
-    environment, api, tmp_path
-):
+def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(api, local_api):
     entry = ML_POD | {"spot": True, "queued": {}}
     (created,) = make(api, entry)
     assert not created.failed, created.msg
     (unchanged,) = make(api, entry, recreate=True)
     assert not unchanged.changed, unchanged.msg
-    planned = play(environment, "playbooks/plan.yml", *fleet_options(tmp_path, entry))
-    assert "nothing to do: the fleet is as desired" in flat(planned)
+    options = {"api": api_variable(local_api), "fleet": [entry], "state": "planned"}
+    planned = run_action(tpu_fleet, **options)
+    assert "nothing to do: the fleet is as desired" in planned["lines"]
 
 
 def test_a_shared_hyperdisk_is_never_attached_for_writing_again(api, local_api):
@@ -165,6 +165,12 @@ def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
     make(api, POD)
     with pytest.raises(errors.Different, match="was recreated"):
         ensure_shared(api, "corpus", old, deadline=api.polling.deadline_in(60))
+
+
+def change(local_api, pod, state, **options):
+    """Run the action of fill_disk.yml that attaches and detaches the disk."""
+    fleet = {"api": api_variable(local_api), "fleet": [pod], "name": "corpus", "state": state}
+    return run_action(shared_disk, **fleet, **options)
 
 
 def fill(environment, tmp_path, *options, fleet=(POD,)):
@@ -222,42 +228,13 @@ PLANS = {
 }
 
 
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory):
-    """The description or the error of each of ``PLANS``; one play makes all of them."""
-    folder = tmp_path_factory.mktemp("plans")
-    local_api = LocalApi(folder / "cloud")
+@pytest.mark.parametrize(("pod", "expected"), PLANS.values(), ids=PLANS)
+def test_the_plan_says_what_happens_to_the_disk_or_why_it_cannot_be_filled(
+    local_api, pod, expected
+):
     local_api.ready("demo", labels=OURS)
-    fleets = [[fleet] for fleet, _ in PLANS.values()]
-    plan = {"api": "{{ tpu_api }}", "fleet": "{{ item }}", "name": "corpus", "state": "writable"}
-    tasks = [
-        {
-            "tpufleet.core.shared_disk": plan,
-            "loop": fleets,
-            "check_mode": True,
-            "ignore_errors": True,
-            "register": "planned",
-        },
-        {
-            "ansible.builtin.copy": {
-                "content": "{{ planned.results | to_json }}",
-                "dest": str(folder / "plans.json"),
-                "mode": "0600",
-            }
-        },
-    ]
-    book = folder / "book.yml"
-    book.write_text(json.dumps([{"hosts": "localhost", "tasks": tasks}]))
-    result = play(environment_of(local_api), book)
-    local_api.halt()
-    assert result.returncode == 0, flat(result)
-    plans = json.loads((folder / "plans.json").read_text())
-    return [plan.get("description") or plan["msg"] for plan in plans]
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_the_plan_says_what_happens_to_the_disk_or_why_it_cannot_be_filled(planned, name):
-    assert PLANS[name][1] in planned[[*PLANS].index(name)]
+    plan = change(local_api, pod, "writable", check=True)
+    assert expected in plan.get("description", plan.get("msg", ""))
 
 
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
@@ -269,11 +246,11 @@ def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
-def test_a_disk_that_a_foreign_tpu_has_is_left_alone(environment, local_api, api, tmp_path):
+def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    result = fill(environment, tmp_path, *NAMED, "-e", "yes=true")
-    assert "theirs --zone=us-central2-b --disk=corpus --project=local-fleet" in flat(result)
+    error = change(local_api, POD, "writable")["msg"]
+    assert "theirs --zone=us-central2-b --disk=corpus --project=local-fleet" in error
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 
@@ -360,26 +337,12 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
     assert result.returncode == 0, flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
-    again = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
-    assert "was filled before. A Hyperdisk that is shared never becomes" in flat(again)
+    again = change(local_api, pod, "detached")["msg"]
+    assert "was filled before. A Hyperdisk that is shared never becomes" in again
 
 
-def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(
-    environment, local_api, api, tmp_path
-):
+def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(local_api, api):
     make(api, POD | {"labels": OURS})
-    book = tmp_path / "book.yml"
-    task = {
-        "api": "{{ tpu_api }}",
-        "fleet": "{{ tpu_fleet }}",
-        "name": "corpus",
-        "state": "writable",
-        "planned": ["another"],
-    }
-    play_ = {"hosts": "localhost", "gather_facts": False}
-    book.write_text(json.dumps([play_ | {"tasks": [{"tpufleet.core.shared_disk": task}]}]))
-    result = play(environment, book, *fleet_options(tmp_path, POD))
-    assert "the TPUs that share the disk corpus have changed since you were asked (demo" in flat(
-        result
-    )
+    error = change(local_api, POD, "writable", planned=["another"])["msg"]
+    assert "the TPUs that share the disk corpus have changed since you were asked (demo" in error
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

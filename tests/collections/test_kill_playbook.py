@@ -132,10 +132,20 @@ def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
     assert (local_api.state / "fleet/runs/mine.json").read_text() == before
 
 
-def test_the_watch_may_stop_a_run_of_a_tpu_that_is_gone(kill):
-    result = kill(run="mine", tpu="gone", record=False)
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [({"workers": False}, "stopped"), ({"tpu": "gone", "record": False}, "running")],
+    ids=["by a user", "by the watch"],
+)
+def test_a_kill_without_a_ready_worker_changes_the_record_only_for_a_user(
+    kill, local_api, variables, wanted
+):
+    result = kill(run="mine", **variables)
 
     assert result.returncode == 0, flat(result)
+    assert "no worker" in flat(result)
+    record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
+    assert record["wanted"] == wanted
 
 
 @pytest.mark.parametrize(("fence", "stops"), [(6, False), (7, True)])

@@ -1,0 +1,226 @@
+"""The action tpu_fleet of create.yml and delete.yml: which TPUs it changes, and which it refuses.
+
+test_playbooks.py shows how the playbooks call it.
+"""
+
+import pytest
+from ansible_collections.tpufleet.core.plugins.action import tpu_fleet
+
+from harness.playbooks import OURS
+from tests.collections.local_client import later_request
+from tests.collections.running_actions import api_variable, run_action
+from tests.collections.test_fleet import DEMO, SlowMachines, start_preemption
+from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
+
+V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
+ZONES = ["us-central1-b", "us-central1-c"]
+IN_ANY_ZONE = {"name": "demo", "zones": ZONES, **V2_8}
+
+
+def run_fleet(local_api, *, fleet=(DEMO,), **options):
+    """Run the action for a fleet file with these entries."""
+    return run_action(tpu_fleet, api=api_variable(local_api), fleet=[*fleet], **options)
+
+
+def refusal(local_api, **options):
+    """Run the action, which must fail; return its error."""
+    result = run_fleet(local_api, **options)
+    assert result["failed"], result
+    return result["msg"]
+
+
+def delete(local_api, **options):
+    """Delete in two steps as delete.yml does: first the plan, then only what the plan names."""
+    plan = run_fleet(local_api, state="absent", check=True, **options)
+    confirmed = [found["id"] for found in plan["to_delete"]]
+    result = run_fleet(local_api, state="absent", confirmed=confirmed, **options)
+    assert not result["failed"], result
+    return result
+
+
+def tpus(local_api):
+    """Return the existing TPUs, each as ``zone/name``."""
+    nodes = local_api.get("locations/-/nodes").get("nodes", [])
+    return ["{3}/{5}".format(*node["name"].split("/")) for node in nodes]
+
+
+def ready_in(local_api, *zones):
+    """Create TPUs of this fleet with the name demo."""
+    for zone in zones:
+        local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"only": "_us-central2-b"}, "the name of the TPU is empty"),
+        ({"only": "_"}, "the name of the TPU is empty"),
+        ({"zone": "us-central1-a"}, "was given without a TPU. Name the TPU: -e tpu=NAME"),
+        ({"only": "dmeo"}, "no TPU 'dmeo' in the zones of the inventory; there are demo"),
+    ],
+    ids=["zone and empty name", "only a separator", "zone", "unknown name"],
+)
+def test_a_name_that_is_no_tpu_never_means_the_whole_fleet(local_api, options, reason):
+    local_api.ready("demo", labels=OURS)
+
+    assert reason in refusal(local_api, state="absent", **options)
+    assert tpus(local_api) == [f"{ZONE}/demo"]
+
+
+def test_deleting_the_whole_fleet_keeps_tpus_that_it_did_not_create(local_api):
+    local_api.ready("demo")
+
+    result = delete(local_api)
+
+    [warning] = result["warnings"]
+    assert "TPU demo (us-central2-b) stays: this fleet did not create it" in warning
+    assert tpus(local_api) == [f"{ZONE}/demo"]
+
+
+def test_the_whole_fleet_is_deleted_in_all_zones_of_an_entry(local_api):
+    ready_in(local_api, *ZONES)
+
+    delete(local_api, fleet=[IN_ANY_ZONE])
+
+    assert tpus(local_api) == []
+
+
+def test_a_delete_by_id_deletes_the_tpu(local_api):
+    node = local_api.ready("demo", labels=OURS)
+
+    delete(local_api, only="demo", zone=ZONE, node_id=node["id"])
+
+    assert tpus(local_api) == []
+
+
+def test_a_delete_by_id_succeeds_if_the_zone_does_not_have_the_tpu(local_api):
+    node = local_api.ready("demo", labels=OURS)
+
+    result = delete(local_api, only="demo", zone="us-central1-a", node_id=node["id"])
+
+    assert not result["changed"]
+    assert tpus(local_api) == [f"{ZONE}/demo"]
+
+
+def test_a_delete_by_id_refuses_to_delete_disks(local_api):
+    node = local_api.ready("demo", labels=OURS)
+    options = {"only": "demo", "zone": ZONE, "node_id": node["id"], "disks": True}
+
+    assert "disks can't be combined with node_id" in refusal(local_api, state="absent", **options)
+    assert tpus(local_api) == [f"{ZONE}/demo"]
+
+
+def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(local_api):
+    later_request(local_api, "soon")
+
+    delete(local_api, only="soon")
+
+    assert local_api.get("locations/-/queuedResources").get("queuedResources", []) == []
+
+
+def test_a_request_whose_tpu_was_preempted_is_deleted_by_its_own_name(tmp_path):
+    machines = SlowMachines()
+    local_api = LocalApi(tmp_path / "cloud", machines)
+    local_api.queue("asked", {"nodeId": "demo", "node": NODE}, spot={})
+    local_api.state_is("demo", "READY")
+    preemption = start_preemption(local_api)
+
+    plans = [
+        run_fleet(local_api, state="absent", only=name, check=True)["to_delete"]
+        for name in ("asked", "demo")
+    ]
+
+    machines.released.set()
+    preemption.join()
+    local_api.halt()
+    [[request], [tpu]] = plans
+    assert request["description"].startswith("queued resource asked (us-central2-b, v4-16")
+    assert tpu["description"].startswith("TPU demo (us-central2-b, v4-16, spot, PREEMPTED")
+
+
+def test_a_tpu_whose_name_others_have_too_is_deleted_by_name_and_zone(local_api):
+    ready_in(local_api, *ZONES)
+    later_request(local_api, "demo")
+
+    ambiguous = refusal(local_api, state="absent", only="demo")
+    delete(local_api, only=f"demo_{ZONES[0]}")
+
+    assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in ambiguous
+    assert tpus(local_api) == [f"{ZONES[1]}/demo"]
+    assert len(local_api.get("locations/-/queuedResources")["queuedResources"]) == 1
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_partial_list_stops_the_action_before_it_changes_anything(local_api, state):
+    local_api.ready("old", labels=OURS)
+    local_api.faults(unreachable=["us-east1-d"])
+    before = local_api.log().count(" request POST /v2/")
+    smaller = {**DEMO, "name": "old", "accelerator_type": "v4-8"}
+
+    error = refusal(local_api, fleet=[smaller], state=state, recreate=True)
+
+    assert "the list of TPUs is partial: no answer from us-east1-d" in error
+    assert local_api.log().count(" request POST /v2/") == before
+    local_api.faults(unreachable=[])
+    assert local_api.node("old")["acceleratorType"] == "v4-16"
+
+
+def test_a_preempted_tpu_of_somebody_else_is_not_replaced(local_api):
+    before = local_api.ready("demo", schedulingConfig={"spot": True})
+    local_api.preempt("demo")
+    local_api.state_is("demo", "PREEMPTED")
+
+    error = refusal(local_api, fleet=[{**DEMO, "spot": True}], replace_dead=True)
+
+    assert "this fleet did not create it" in error
+    assert local_api.node("demo")["id"] == before["id"]
+
+
+def test_only_the_tpu_of_the_named_zone_is_recreated(local_api):
+    ready_in(local_api, *ZONES)
+    bigger = {**IN_ANY_ZONE, "accelerator_type": "v3-8"}
+    options = {"only": f"demo_{ZONES[1]}", "recreate": True, "check": True}
+
+    [recreated] = run_fleet(local_api, fleet=[bigger], **options)["to_delete"]
+
+    assert recreated["description"].startswith(f"TPU demo ({ZONES[1]},")
+
+
+def test_creating_in_one_zone_does_not_call_the_tpu_of_another_unwanted(local_api):
+    ready_in(local_api, ZONES[0])
+
+    result = run_fleet(local_api, fleet=[IN_ANY_ZONE], only=f"demo_{ZONES[1]}", check=True)
+
+    assert not result["failed"], result
+    assert result["unwanted"] == []
+
+
+def test_a_zone_that_is_not_in_the_tpu_s_entry_is_refused(local_api):
+    error = refusal(local_api, fleet=[IN_ANY_ZONE], only="demo_us-central2-b")
+
+    assert "tpu_fleet, demo: zone us-central2-b is not in its zones (us-central1-b, us-c" in error
+    assert tpus(local_api) == []
+
+
+def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_the_fleet_label_and_key(
+    local_api, tmp_path
+):
+    before = local_api.ready("demo", labels={"owner": "ada"})
+    key = tmp_path / "key.pub"
+    key.write_text("ssh-ed25519 AAAA me\n")
+    options = {"adopt": True, "ssh_user": "tpu", "ssh_public_key_file": str(key)}
+
+    first, second = (run_fleet(local_api, **options) for _ in range(2))
+
+    after = local_api.node("demo")
+    assert after["id"] == before["id"]
+    assert after["labels"] == {"owner": "ada", **OURS}
+    assert "tpu:ssh-ed25519 AAAA me" in after["metadata"]["ssh-keys"]
+    assert (first["changed"], second["changed"]) == (True, False)
+
+
+def test_a_key_without_a_user_is_refused(local_api, tmp_path):
+    key = tmp_path / "key.pub"
+    key.write_text("ssh-ed25519 AAAA me\n")
+
+    assert "ssh_user is empty" in refusal(local_api, ssh_public_key_file=str(key))
