@@ -61,9 +61,11 @@ def hosts_of_verbs(environment, verbs: list[str], *arguments: str) -> dict[str, 
     return {name.strip(): hosts for name, _, hosts in plays}
 
 
-def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
+def test_verbs_use_foreign_workers_only_if_their_tpu_is_named_and_never_for_the_firewall(
+    environment,
+):
     plain = hosts_of_verbs(environment, VERBS)
-    named = hosts_of_verbs(environment, VERBS, "-e", "tpu=theirs")
+    named = hosts_of_verbs(environment, VERBS + FLEET_VERBS, "-e", "tpu=theirs")
 
     for verb in VERBS:
         assert "demo-w0" in plain[verb], verb
@@ -71,6 +73,9 @@ def test_verbs_use_foreign_workers_only_if_their_tpu_is_named(environment):
         assert "old-w" not in plain[verb], verb
         assert "theirs-w1" in named[verb], verb
         assert "demo-w0" not in named[verb], verb
+    for verb in FLEET_VERBS:
+        assert "demo-w0" in named[verb], verb
+        assert "theirs-w" not in named[verb], verb
 
 
 def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api):
@@ -81,14 +86,6 @@ def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api
     for verb in FLEET_VERBS:
         assert "demo-us-central2-b-w0" in listed[verb], verb
         assert "europe" not in listed[verb], verb
-
-
-def test_the_firewall_of_a_foreign_tpu_is_left_alone_even_if_its_name_is_given(environment):
-    listed = hosts_of_verbs(environment, FLEET_VERBS, "-e", "tpu=theirs")
-
-    for verb in FLEET_VERBS:
-        assert "demo-w0" in listed[verb], verb
-        assert "theirs-w" not in listed[verb], verb
 
 
 def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):
@@ -351,37 +348,6 @@ def test_an_inventory_without_the_group_has_no_foreign_workers():
     assert workers_of({"tpu": ["a-w0"], "tpu_a": ["a-w0"]}) == ["a-w0"]
 
 
-def test_an_adopted_tpu_keeps_its_id_and_labels_and_gets_the_fleet_label_and_key(
-    local_api, tmp_path
-):
-    before = local_api.ready("demo", labels={"owner": "ada"})
-    key = tmp_path / "key.pub"
-    key.write_text("ssh-ed25519 AAAA me\n")
-    task = {
-        "api": "{{ tpu_api }}",
-        "fleet": [DEMO],
-        "fleet_name": "{{ fleet_name }}",
-        "adopt": True,
-        "ssh_user": "tpu",
-        "ssh_public_key_file": str(key),
-    }
-    book = tmp_path / "book.yml"
-    book.write_text(
-        json.dumps([{"hosts": "localhost", "tasks": [{"tpufleet.core.tpu_fleet": task}]}])
-    )
-    environment = environment_of(local_api)
-
-    first, second = (play(environment, book) for _ in range(2))
-
-    assert first.returncode == 0, flat(first)
-    after = local_api.node("demo")
-    assert after["id"] == before["id"]
-    assert after["labels"] == {"owner": "ada", **OURS}
-    assert "tpu:ssh-ed25519 AAAA me" in after["metadata"]["ssh-keys"]
-    assert "changed=0" in flat(second)
-    assert "foreign" not in groups_of(environment)  # an empty group is not listed
-
-
 def test_a_tpu_whose_name_begins_like_a_multislice_is_selected():
     groups = {
         "tpu": ["multislice-a-w0", "b-0-w0"],
@@ -390,17 +356,3 @@ def test_a_tpu_whose_name_begins_like_a_multislice_is_selected():
     }
     assert workers_of(groups, "multislice-a") == ["multislice-a-w0"]
     assert workers_of(groups, "multislice_a") == ["b-0-w0"]
-
-
-def test_a_key_without_a_user_is_refused(local_api, tmp_path):
-    key, book = tmp_path / "key.pub", tmp_path / "book.yml"
-    key.write_text("ssh-ed25519 AAAA me\n")
-    task = {
-        "api": "{{ tpu_api }}",
-        "fleet": [DEMO],
-        "ssh_user": "",
-        "ssh_public_key_file": str(key),
-    }
-    tasks = [{"tpufleet.core.tpu_fleet": task}]
-    book.write_text(json.dumps([{"hosts": "localhost", "tasks": tasks}]))
-    assert "ssh_user is empty" in flat(play(environment_of(local_api), book, "--check"))

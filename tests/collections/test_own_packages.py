@@ -6,23 +6,28 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.own_lock import (
-    Sources,
-    lock_text,
-)
+from ansible.errors import AnsibleActionFail
+from ansible_collections.tpufleet.core.plugins.action import requirements_lock
 
 from harness.playbooks import ROOT, environment_of, flat, play
 from tests.collections.package_index import publish, variables
+from tests.collections.running_actions import run_action
 
 
 @pytest.fixture
-def setup(local_api, tmp_path):
-    """Return a function that runs the tasks of setup.yml that need no worker."""
-    local_api.ready("demo")
+def apple(tmp_path):
+    """Requirements and an index with version 1.0 of the package that they name."""
     publish(tmp_path / "index", "apple", "1.0")
     (tmp_path / "mine.in").write_text("apple\n")
+
+
+@pytest.fixture
+def setup(apple, local_api, tmp_path):
+    """Return a function that runs the tasks of setup.yml that need no worker."""
+    local_api.ready("demo")
     environment = environment_of(local_api) | variables(tmp_path / "index")
 
     def run(
@@ -35,44 +40,51 @@ def setup(local_api, tmp_path):
     return run
 
 
-def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
-    lock = tmp_path / "mine.lock"
-    checked = setup("--check")
-    assert checked.returncode != 0
-    assert f"{lock}: does not exist, and check mode does not create it" in flat(checked)
-    assert not lock.exists()
+def create_lock(folder: Path, **options: bool) -> dict[str, Any]:
+    """Create mine.lock from mine.in and the package index in ``folder``, as setup.yml does."""
+    return run_action(
+        requirements_lock,
+        lock=str(folder / "mine.lock"),
+        requirements=str(folder / "mine.in"),
+        project=str(ROOT / "requirements"),
+        jax_requirements="worker-cpu",
+        env=variables(folder / "index"),
+        **options,
+    )
 
+
+def test_setup_locks_requirements_once_beside_their_file(setup, tmp_path):
     assert setup().returncode == 0
-    text = lock.read_text()
-    second = setup()
+    text = (tmp_path / "mine.lock").read_text()
+
+    second = create_lock(tmp_path)
 
     assert "apple==1.0" in text
-    assert "changed=0" in second.stdout
-    assert "changed=1" not in second.stdout
-    assert lock.read_text() == text
+    assert not second["changed"]
+    assert (tmp_path / "mine.lock").read_text() == text
 
 
-def create_lock(folder: Path) -> Path:
-    """Create mine.lock as setup.yml does, from mine.in and the package index in ``folder``."""
-    lock = folder / "mine.lock"
-    sources = Sources(folder / "mine.in", (), ROOT / "requirements", "worker-cpu")
-    lock.write_text(lock_text(sources, lock, variables(folder / "index"), upgrade=False))
-    return lock
+def test_check_mode_creates_no_lock_file(apple, tmp_path):
+    lock = tmp_path / "mine.lock"
+    missing = f"{lock}: does not exist, and check mode does not create it"
+
+    with pytest.raises(AnsibleActionFail, match=missing):
+        create_lock(tmp_path, check=True)
+
+    assert not lock.exists()
 
 
-def test_check_mode_predicts_an_update_of_the_lock_file_and_makes_none(setup, tmp_path):
-    lock = create_lock(tmp_path)
-    text = lock.read_text()
+def test_check_mode_predicts_an_update_of_the_lock_file_and_makes_none(apple, tmp_path):
+    create_lock(tmp_path)
+    text = (tmp_path / "mine.lock").read_text()
 
-    same = setup("--check", "-e", "relock=true")
+    same = create_lock(tmp_path, check=True, relock=True)
     publish(tmp_path / "index", "apple", "2.0")
-    newer = setup("--check", "--diff", "-e", "relock=true")
+    newer = create_lock(tmp_path, check=True, relock=True)
 
-    assert "changed=1" not in same.stdout
-    assert "changed=1" in newer.stdout
-    assert "-apple==1.0" in newer.stdout
-    assert "+apple==2.0" in newer.stdout
-    assert lock.read_text() == text
+    assert (same["changed"], newer["changed"]) == (False, True)
+    assert newer["diff"] == {"before": "apple==1.0\n", "after": "apple==2.0\n"}
+    assert (tmp_path / "mine.lock").read_text() == text
 
 
 @pytest.fixture
@@ -96,8 +108,11 @@ def index_over_http(tmp_path) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_a_lock_file_is_updated_once_even_if_workers_run_sequentially(setup, index_over_http):
+def test_a_lock_file_is_updated_once_even_if_workers_run_sequentially(
+    setup, index_over_http, tmp_path
+):
     address, paths = index_over_http
+    create_lock(tmp_path)
     uv = {"UV_DEFAULT_INDEX": address, "UV_OFFLINE": "0", "UV_NO_CACHE": "1", "NO_PROXY": "*"}
 
     result = setup("-e", "relock=true", ANSIBLE_FORKS="1", **uv)
@@ -169,10 +184,10 @@ def test_a_relaunch_uses_the_lock_file_of_its_run(setup, tmp_path):
     assert not (tmp_path / "mine.lock").exists()
 
 
-def test_train_warns_that_the_requirements_have_changed_since_they_were_locked(local_api, tmp_path):
+def test_train_warns_that_the_requirements_have_changed_since_they_were_locked(
+    apple, local_api, tmp_path
+):
     local_api.ready("demo")
-    publish(tmp_path / "index", "apple", "1.0")
-    (tmp_path / "mine.in").write_text("apple\n")
     create_lock(tmp_path)
     train = ("train.yml", "-e", f"requirements={tmp_path / 'mine.in'}", "-e", "tpu=demo", "--check")
 
