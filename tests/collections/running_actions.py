@@ -3,17 +3,27 @@
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.task import Task
+from ansible.template import Templar
 
 from tests.localcloud.api.local_api import PROJECT, LocalApi
 
 
-def run_action(plugin: ModuleType, *, check: bool = False, **options: Any) -> dict[str, Any]:
-    """Run the action on the controller and return its result."""
+def run_action(
+    plugin: ModuleType,
+    variables: dict[str, Any] | None = None,
+    /,
+    *,
+    check: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run the action on the controller, with these variables of the host; return its result."""
     task = Task()
     task.args, task.check_mode = options, check
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="unused"))
-    return plugin.ActionModule(task, connection, None, None, None).run()
+    loader = DataLoader()
+    return plugin.ActionModule(task, connection, None, loader, Templar(loader)).run(None, variables)
 
 
 def api_variable(local_api: LocalApi) -> dict[str, Any]:
