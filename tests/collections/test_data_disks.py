@@ -1,6 +1,7 @@
 """Data disks: created on request, shared read-only, deleted only after a confirmation."""
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import tpu_fleet
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     DESCRIPTION_PREFIX,
@@ -19,6 +20,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 from harness.playbooks import flat, play
 from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import fleet_options, make
+from tests.collections.running_actions import api_variable, run_action
 from tests.collections.test_fleet import DEMO
 
 CORPUS = {"name": "corpus", "size_gb": 50}
@@ -164,10 +166,17 @@ def create_without_listing(api: TpuApi, entry):
     return create(CloudTpus(api), parse_fleet([entry]), {}, ChangeOptions())
 
 
+def delete(local_api, *, disks: bool, check: bool = False, tpu: str = "demo", entry=POD):
+    """Run the action of delete.yml for one TPU; return the descriptions of what it deletes."""
+    options = {"api": api_variable(local_api), "fleet": [entry], "only": tpu, "disks": disks}
+    result = run_action(tpu_fleet, state="absent", check=check, **options)
+    assert not result["failed"], result
+    return [found["description"] for found in result["to_delete"]]
+
+
 def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api, api, tmp_path):
     make(api, POD)
-    deletion = play(environment, "playbooks/delete.yml", "-e", "tpu=demo", "-e", "yes=true")
-    assert deletion.returncode == 0, flat(deletion)
+    delete(local_api, disks=False)
     assert disk(api) is not None
     options = (*fleet_options(tmp_path, POD), "-e", "tpu=demo", "-e", "disks=true")
     deletion = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
@@ -175,44 +184,32 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
     assert disk(api) is None
 
 
-def test_a_disk_that_somebody_else_created_is_never_deleted(environment, local_api, api, tmp_path):
+def test_a_disk_that_somebody_else_created_is_never_deleted(local_api, api):
     make_disk(api, ZONE, "")
     make(api, POD)
-    options = ("-e", "tpu=demo", "-e", "disks=true", "-e", "yes=true")
-    deletion = play(environment, "playbooks/delete.yml", *options)
-    assert deletion.returncode == 0, flat(deletion)
+    delete(local_api, disks=True)
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
 
 
-def asked_to_delete(environment, tmp_path, entry, tpu: str) -> str:
-    """Return the question that delete.yml asks before it deletes a TPU and its disks."""
-    options = (*fleet_options(tmp_path, entry), "-e", f"tpu={tpu}", "-e", "disks=true")
-    return flat(play(environment, "playbooks/delete.yml", *options))
-
-
-def test_only_the_disk_of_the_named_zone_is_deleted(environment, local_api, api, tmp_path):
+def test_only_the_disk_of_the_named_zone_is_deleted(local_api, api):
     zones = [ZONE, "us-east1-d"]
     for zone in zones:
         make_disk(api, zone)
     entry = {key: value for key, value in POD.items() if key != "zone"} | {"zones": zones}
 
-    question = asked_to_delete(environment, tmp_path, entry, f"demo_{ZONE}")
+    deleted = delete(local_api, disks=True, check=True, entry=entry, tpu=f"demo_{ZONE}")
 
-    assert f"the disk corpus ({ZONE}, 50 GB) and all its data" in question
-    assert "the disk corpus (us-east1-d" not in question
+    assert deleted == [f"the disk corpus ({ZONE}, 50 GB) and all its data"]
 
 
-def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted(
-    environment, local_api, api, tmp_path
-):
+def test_a_disk_that_another_tpu_of_the_fleet_file_lists_is_not_deleted(local_api, api):
     make_disk(api, ZONE)
     local_api.ready("sweep-0")
     entry = POD | {"name": "sweep", "count": 2}
 
-    question = asked_to_delete(environment, tmp_path, entry, "sweep-0")
+    [deleted] = delete(local_api, disks=True, check=True, entry=entry, tpu="sweep-0")
 
-    assert "This deletes TPU sweep-0" in question
-    assert "the disk corpus" not in question
+    assert deleted.startswith("TPU sweep-0")
 
 
 @pytest.mark.parametrize("api_url", ["", "https://www.googleapis.com/compute/v1/"])

@@ -21,6 +21,7 @@ from tests.collections.test_fleet import DEMO
 
 CORPUS = {"name": "corpus", "size_gb": 50}
 POD = DEMO | {"accelerator_type": "v4-16", "data_disks": [CORPUS]}
+SOLO = POD | {"accelerator_type": "v4-8"}
 ML_POD = POD | {"accelerator_type": "v6e-16", "runtime_version": "v2-alpha-tpuv6e"}
 
 
@@ -173,7 +174,7 @@ def change(local_api, pod, state, **options):
     return run_action(shared_disk, **fleet, **options)
 
 
-def fill(environment, tmp_path, *options, fleet=(POD,)):
+def fill(environment, tmp_path, *options, fleet=(SOLO,)):
     options = (*fleet_options(tmp_path, *fleet), *options)
     return play(environment, "playbooks/fill_disk.yml", *options)
 
@@ -196,7 +197,7 @@ def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path,
 
 
 def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):
-    local_api.ready("demo", acceleratorType="v4-16", labels=OURS)
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     result = fill(environment, tmp_path, *NAMED)
     assert result.returncode
     assert (
@@ -240,7 +241,7 @@ def test_the_plan_says_what_happens_to_the_disk_or_why_it_cannot_be_filled(
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     environment, local_api, api, tmp_path
 ):
-    make(api, POD | {"labels": OURS})
+    make(api, SOLO | {"labels": OURS})
     result = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
     assert "source: /nowhere is not a directory of this computer" in flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
@@ -262,7 +263,7 @@ HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_becom
 def test_check_mode_attaches_nothing_and_a_run_without_the_disk_does_not_stop_it(
     environment, local_api, api, tmp_path
 ):
-    make(api, POD | {"labels": OURS})
+    make(api, SOLO | {"labels": OURS})
     detached(api, "demo")
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
     options = (*NAMED, *HERE, "-e", json.dumps(mount | ACTIVE), "--check")
@@ -294,7 +295,7 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
 def test_a_device_that_is_not_the_disk_stops_the_filling(
     environment, local_api, api, tmp_path, has_disk, has_device, reason
 ):
-    make(api, POD | {"labels": OURS})
+    make(api, SOLO | {"labels": OURS})
     before = attached(local_api) if has_disk else []
     if not has_disk:
         detached(api, "demo")
@@ -309,7 +310,7 @@ def test_a_device_that_is_not_the_disk_stops_the_filling(
 def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     environment, local_api, api, tmp_path
 ):
-    make(api, POD | {"labels": OURS})
+    make(api, SOLO | {"labels": OURS})
     device = tmp_path / "device"
     device.touch()
     device_options = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
@@ -319,7 +320,7 @@ def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
 
 
 def test_a_disk_is_not_detached_while_a_run_is_active(environment, local_api, api, tmp_path):
-    make(api, POD | {"labels": OURS})
+    make(api, SOLO | {"labels": OURS})
     device = tmp_path / "device"
     device.touch()
     active = json.dumps(ACTIVE | {"fill_device": str(device)})
@@ -342,7 +343,7 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
 
 
 def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(local_api, api):
-    make(api, POD | {"labels": OURS})
-    error = change(local_api, POD, "writable", planned=["another"])["msg"]
+    make(api, SOLO | {"labels": OURS})
+    error = change(local_api, SOLO, "writable", planned=["another"])["msg"]
     assert "the TPUs that share the disk corpus have changed since you were asked (demo" in error
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

@@ -176,6 +176,16 @@ def test_a_preempted_tpu_of_somebody_else_is_not_replaced(local_api):
     assert local_api.node("demo")["id"] == before["id"]
 
 
+def test_an_unattended_creation_replaces_only_the_given_preempted_tpu(local_api):
+    node = local_api.ready("demo", labels=OURS)
+    local_api.preempt("demo")
+    local_api.state_is("demo", "PREEMPTED")
+    options = {"only": "demo", "zone": ZONE, "replace_dead": True, "check": True}
+
+    assert "not the TPU to replace" in refusal(local_api, node_id="12345", **options)
+    assert run_fleet(local_api, node_id=node["id"], **options)["changed"]
+
+
 def test_only_the_tpu_of_the_named_zone_is_recreated(local_api):
     ready_in(local_api, *ZONES)
     bigger = {**IN_ANY_ZONE, "accelerator_type": "v3-8"}

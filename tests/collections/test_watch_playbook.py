@@ -150,20 +150,6 @@ def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, flee
     assert ", failed: run mine: " in output
 
 
-@pytest.mark.parametrize(("own_id", "reason"), [(True, ""), (False, "not the TPU to replace")])
-def test_an_unattended_create_replaces_only_the_given_preempted_tpu(local_api, own_id, reason):
-    node = local_api.ready("demo", **OURS)
-    local_api.preempt("demo")
-    local_api.state_is("demo", "PREEMPTED")
-    variables = {"tpu": "demo", "zone": ZONE, "node_id": node["id"] if own_id else "12345"}
-
-    arguments = ("playbooks/create.yml", "--check", "-e", json.dumps(variables))
-    result = play(environment_of(local_api), *arguments)
-
-    assert (result.returncode == 0) == (not reason), result.stdout + result.stderr
-    assert reason in flat(result)
-
-
 SSH_THAT_HANGS = """#!/bin/sh
 case "$*" in *hangs*) echo $$ >> "$0.pids"; exec sleep 600;; esac
 for command; do :; done
