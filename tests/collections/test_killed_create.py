@@ -26,6 +26,8 @@ FLEET = [
     {"name": "sweep", "zone": "us-central2-b", "accelerator_type": "v4-8", "count": 2},
     {"name": "later", "zone": "us-central2-b", "accelerator_type": "v4-8", "queued": {}},
 ]
+#: The addresses of the workers have no machines, so no task is run there.
+HERE = ("--limit", "localhost")
 NODES = ["later", "pod", "sweep-0", "sweep-1"]
 
 
@@ -47,7 +49,7 @@ class Cloud:
     def start(self) -> subprocess.Popen[str]:
         """Start create.yml in a process group of its own."""
         return subprocess.Popen(
-            command("playbooks/create.yml", inventory=str(self.inventory)),
+            command("playbooks/create.yml", *HERE, inventory=str(self.inventory)),
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -69,8 +71,8 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
     runtime = {"runtime_version": "tpu-ubuntu2204-base"}
     fleet = {"tpu_fleet": [entry | runtime for entry in FLEET]}
     (inventory / "group_vars/all/zz_fleet.yml").write_text(yaml.safe_dump(fleet))
-    # These addresses have no machines, so tasks for workers run on this computer.
-    (inventory / "group_vars/tpu.yml").write_text("ansible_connection: local\n")
+    here = "ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'"
+    (inventory / "hosts.ini").write_text(f"localhost {here}\n")
     yield Cloud(api, inventory, environment_of(api))
     api.halt()
 
