@@ -17,18 +17,6 @@ CHANGE = """
   ansible.builtin.set_fact:
     something: left
 """
-FAIL = """
-- name: Check the free space
-  ansible.builtin.fail:
-    msg: "/opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again"
-  when: inventory_hostname in ['pod-w1', 'pod-w3']
-- name: Run a command
-  ansible.builtin.command: sh -c 'echo no such chip >&2; exit 4'
-  changed_when: false
-  when: inventory_hostname == 'pod-w2'
-"""
-
-
 MANY = """
 - name: Say
   ansible.builtin.debug:
@@ -45,6 +33,35 @@ MANY = """
   ignore_errors: true
   when: inventory_hostname == 'pod-w2'
 """
+MORE_PLAYS = """
+- name: Left out
+  hosts: '!all'
+- name: Only look
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Leave something else
+      ansible.builtin.assert: {that: true, quiet: true}
+"""
+FAIL = """
+- name: Check the free space
+  ansible.builtin.fail:
+    msg: "/opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again"
+  when: inventory_hostname in ['pod-w1', 'pod-w3']
+- name: Run a command
+  ansible.builtin.command: sh -c 'echo no such chip >&2; exit 4'
+  changed_when: false
+  when: inventory_hostname == 'pod-w2'
+- name: Use a secret
+  ansible.builtin.command: echo hunter2
+  when: inventory_hostname == 'pod-w0'
+  no_log: true
+- name: Fail with a secret
+  ansible.builtin.command: sh -c 'echo hunter2; exit 1'
+  when: inventory_hostname == 'pod-w0'
+  no_log: true
+"""
+ONE_WORKER, TWO_WORKERS = "--limit=pod-w0", "--limit=pod-w0,pod-w1"
 
 
 def lines_of(text: str) -> list[str]:
@@ -52,73 +69,61 @@ def lines_of(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory) -> PlayOutput:
-    """A play with one change, and another play without hosts."""
-    stage = Stage(tmp_path_factory.mktemp("changed"))
-    stage.more_plays = "- name: Left out\n  hosts: '!all'\n"
-    return stage.play(CHANGE)
+def succeeded(tmp_path_factory) -> PlayOutput:
+    """A playbook whose last plays have no hosts, and no changes."""
+    stage = Stage(tmp_path_factory.mktemp("succeeded"))
+    stage.more_plays = MORE_PLAYS
+    return stage.play(CHANGE + MANY)
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory) -> PlayOutput:
-    return Stage(tmp_path_factory.mktemp("many")).play(MANY)
+def failed(tmp_path_factory) -> PlayOutput:
+    return Stage(tmp_path_factory.mktemp("failed")).play(CHANGE + FAIL)
 
 
-def test_a_change_is_one_line_for_all_workers_and_an_unchanged_task_is_not_shown(changed):
-    assert lines_of(changed.text)[:3] == [
+def test_only_messages_changes_and_ignored_failures_are_printed_for_all_workers_at_once(succeeded):
+    assert succeeded.code == 0
+    assert lines_of(succeeded.text)[:-1] == [
         "Try it",
         "  changed   Change something  pod-w[0-3]",
-        "pod-w[0-3] : ok=2 changed=1",
+        "one",
+        "two",
+        "  changed   Put files (a, c, d, 1 more)  pod-w[0-3]",
+        "  ignored   Try  pod-w2",
+        "pod-w0 : ok=5 changed=2",
+        "pod-w[1,3] : ok=4 changed=2",
+        "pod-w2 : ok=5 changed=3 ignored=1",
     ]
 
 
-def test_a_play_without_hosts_prints_nothing(changed):
-    assert "skipping" not in changed.text
-    assert "play: Left out" in changed.log
+def test_the_last_line_names_the_log_that_holds_everything(succeeded):
+    log = Path(lines_of(succeeded.text)[-1].split()[-1])
 
-
-def test_the_last_line_names_the_log_that_holds_everything(changed):
-    log = Path(lines_of(changed.text)[-1].split()[-1])
-
-    assert log.read_text() == changed.log
+    assert log.read_text() == succeeded.log
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
-    assert "ok pod-w3" in changed.log
-    assert "task: Leave something" in changed.log
+    assert "ok pod-w3" in succeeded.log
+    assert "task: Leave something" in succeeded.log
+    assert "play: Left out" in succeeded.log
 
 
-def test_output_of_a_debug_task_is_printed_unchanged(many):
-    assert lines_of(many.text)[1:3] == ["one", "two"]
+def test_failures_are_printed_last_once_each_and_without_control_codes(failed):
+    lines = lines_of(failed.text)
 
-
-def test_a_loop_names_its_changed_items(many):
-    assert "  changed   Put files (a, c, d, 1 more)  pod-w[0-3]" in lines_of(many.text)
-
-
-def test_an_ignored_failure_is_not_reported(many):
-    assert many.code == 0
-    assert "  ignored   Try  pod-w2" in lines_of(many.text)
-    assert "FAILED" not in many.text
-
-
-def test_failures_are_printed_last_once_each_and_without_control_codes(stage):
-    shown = stage.play(CHANGE + FAIL)
-
-    last = lines_of(shown.text)[-7:-1]
-    assert shown.code == 2
-    assert last[:4] == [
-        "FAILED  pod-w[1,3]  Check the free space",
+    assert failed.code == 2
+    first = lines.index("FAILED  pod-w[1,3]  Check the free space")
+    assert lines[first + 1 : first + 5] == [
         "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
         "FAILED  pod-w2  Run a command",
         "  The command exited with a non-zero return code: no such chip",
+        "FAILED  pod-w0  Fail with a secret",
     ]
-    assert "\x1b" not in shown.text
-    assert "\r" not in shown.text
+    assert "\x1b" not in failed.text
+    assert "\r" not in failed.text
 
 
-def test_a_play_without_changes_prints_only_its_recap(stage):
-    shown = stage.play(CHANGE, "--start-at-task", "Leave something")
-
-    assert lines_of(shown.text)[0] == "pod-w[0-3] : ok=1 changed=0"
+def test_a_secret_is_neither_printed_nor_logged(failed):
+    assert "Fail with a secret" in failed.text
+    assert "hunter2" not in failed.text + failed.log
 
 
 def test_check_mode_shows_what_would_change(stage):
@@ -127,7 +132,7 @@ def test_check_mode_shows_what_would_change(stage):
         f"    dest: {stage.directory}/new\n    mode: '0644'\n",
         "--check",
         "--diff",
-        "--limit=pod-w0,pod-w1",
+        TWO_WORKERS,
     )
 
     lines = lines_of(shown.text)
@@ -135,20 +140,8 @@ def test_check_mode_shows_what_would_change(stage):
     assert lines.count("+x") == 1
 
 
-def test_a_secret_is_neither_printed_nor_logged(stage):
-    shown = stage.play(
-        "- name: Use a secret\n  ansible.builtin.command: echo hunter2\n  no_log: true\n"
-        "- name: Fail with a secret\n  ansible.builtin.command: sh -c 'echo hunter2; exit 1'\n"
-        "  no_log: true\n",
-        "--limit=pod-w0",
-    )
-
-    assert shown.code == 2
-    assert "hunter2" not in shown.text + shown.log
-
-
 def test_option_v_prints_ansibles_default_lines(stage):
-    shown = stage.play(CHANGE, "-v")
+    shown = stage.play(CHANGE, "-v", ONE_WORKER)
 
     assert "TASK [Change something]" in shown.text
     assert "changed: [pod-w0]" in shown.text
@@ -156,13 +149,13 @@ def test_option_v_prints_ansibles_default_lines(stage):
 
 
 def test_the_free_strategy_prints_ansibles_default_lines(stage):
-    shown = stage.play(CHANGE, ANSIBLE_STRATEGY="free")
+    shown = stage.play(CHANGE, ONE_WORKER, ANSIBLE_STRATEGY="free")
 
-    assert "changed: [pod-w3]" in shown.text
+    assert "changed: [pod-w0]" in shown.text
 
 
 def test_a_playbook_succeeds_although_its_log_cannot_be_written(stage):
-    shown = stage.play(CHANGE, TPUFLEET_LOG_DIR="/proc/nowhere")
+    shown = stage.play(CHANGE, ONE_WORKER, TPUFLEET_LOG_DIR="/proc/nowhere")
 
     assert shown.code == 0
     assert "TPUFLEET_LOG_DIR" in shown.text
@@ -170,15 +163,17 @@ def test_a_playbook_succeeds_although_its_log_cannot_be_written(stage):
 
 def test_a_terminal_shows_the_task_in_a_live_line_that_disappears_at_the_end(stage):
     shown = stage.play_on_terminal(
-        "- name: Take a while\n  ansible.builtin.command: sleep 1\n  changed_when: false\n" + CHANGE
+        "- name: Take a while\n  ansible.builtin.command: sleep 1\n  changed_when: false\n"
+        + CHANGE,
+        TWO_WORKERS,
     )
 
     assert "Take a while  pod " in shown.text
     screen = screen_of(shown.text)
     assert screen[:3] == [
         "Try it",
-        "  changed   Change something  pod-w[0-3]",
-        "pod-w[0-3] : ok=3 changed=1",
+        "  changed   Change something  pod-w[0-1]",
+        "pod-w[0-1] : ok=3 changed=1",
     ]
     assert len([line for line in screen if line]) == 4
 
@@ -186,7 +181,7 @@ def test_a_terminal_shows_the_task_in_a_live_line_that_disappears_at_the_end(sta
 def test_no_color_is_respected_on_a_terminal(stage):
     stage.environment["NO_COLOR"] = "1"
 
-    assert "\x1b[0;" not in stage.play_on_terminal(CHANGE).text
+    assert "\x1b[0;" not in stage.play_on_terminal(CHANGE, ONE_WORKER).text
 
 
 WARNS = """#!/usr/bin/python
@@ -198,27 +193,19 @@ module.exit_json(changed=False)
 """
 
 
-@pytest.fixture
-def warns(stage):
+def test_a_warning_names_its_workers_once_and_none_for_a_run_once_task(stage):
     (stage.directory / "library").mkdir()
     (stage.directory / "library/warns.py").write_text(WARNS)
 
-
-@pytest.mark.usefixtures("warns")
-def test_equal_warnings_of_several_workers_are_one_line_that_names_them(stage):
     shown = stage.play(
         "- name: Warn\n  warns:\n"
         "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
+        "- name: Warn once\n  warns:\n    text: the disk is full\n  run_once: true\n",
+        "--limit=pod-w0,pod-w1,pod-w2",
     )
 
     output = " ".join(shown.text.split())
-    assert "[WARNING]: pod-w[0-1,3]: the clock is late" in output
+    assert "[WARNING]: pod-w[0-1]: the clock is late" in output
     assert "[WARNING]: pod-w2: own" in output
-    assert output.count("WARNING") == 2
-
-
-@pytest.mark.usefixtures("warns")
-def test_a_warning_of_a_run_once_task_names_no_worker(stage):
-    shown = stage.play("- name: Warn\n  warns:\n    text: the clock is late\n  run_once: true\n")
-
-    assert "[WARNING]: the clock is late" in shown.text
+    assert "[WARNING]: the disk is full" in output
+    assert output.count("WARNING") == 3
