@@ -33,9 +33,29 @@ def blocks_by(*tried_by: str) -> list[Block]:
     return [block for block in BLOCKS if block.by in tried_by]
 
 
-def run(block: Block, environment: dict[str, str]) -> None:
-    """Run the block's commands in one shell and compare their output with the page."""
-    script = "\n".join(f"echo '{SPLIT}'\n{command}" for command in block.commands)
+def grouped(found: list[Block]) -> list[list[Block]]:
+    """Group blocks with the same mark: a group's first block has the commands of all the others."""
+    groups: list[list[Block]] = []
+    for block in sorted(found, key=lambda block: len(block.steps), reverse=True):
+        for group in groups:
+            first = group[0]
+            has_commands = set(block.commands) <= set(first.commands)
+            if has_commands and (block.by, block.code) == (first.by, first.code):
+                group.append(block)
+                break
+        else:
+            groups.append([block])
+    return groups
+
+
+def locations(group: list[Block]) -> str:
+    return " ".join(block.location for block in group)
+
+
+def run(group: list[Block], environment: dict[str, str]) -> None:
+    """Run the first block's commands in one shell; compare their output with all the blocks."""
+    first = group[0]
+    script = "\n".join(f"echo '{SPLIT}'\n{command}" for command in first.commands)
     result = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,
@@ -48,11 +68,12 @@ def run(block: Block, environment: dict[str, str]) -> None:
         check=False,
     )
     output = result.stdout.replace(f"{ROOT}/", "").replace(environment["HOME"], "~")
-    assert result.returncode == block.code, output
-    for (command, expected), printed in zip(
-        block.steps, output.split(f"{SPLIT}\n")[1:], strict=True
-    ):
-        assert missing_lines(printed, expected) == [], f"{command} printed:\n{printed}"
+    assert result.returncode == first.code, output
+    printed = dict(zip(first.commands, output.split(f"{SPLIT}\n")[1:], strict=True))
+    for block in group:
+        for command, expected in block.steps:
+            text = f"{block.location}: {command} printed:\n{printed[command]}"
+            assert missing_lines(printed[command], expected) == [], text
 
 
 def shell(home: Path, **variables: str) -> dict[str, str]:
@@ -74,9 +95,9 @@ def test_there_are_blocks_of_each_kind():
     assert len(BLOCKS) > len(blocks_by(HERE, *API))
 
 
-@pytest.mark.parametrize("block", blocks_by(HERE), ids=lambda block: block.location)
-def test_a_block_without_a_cloud_prints_what_the_page_shows(block: Block, tmp_path: Path):
-    run(block, shell(tmp_path))
+@pytest.mark.parametrize("group", grouped(blocks_by(HERE)), ids=locations)
+def test_a_block_without_a_cloud_prints_what_the_page_shows(group: list[Block], tmp_path: Path):
+    run(group, shell(tmp_path))
 
 
 def lose_a_run(local_api: LocalApi) -> None:
@@ -91,22 +112,23 @@ def lose_a_run(local_api: LocalApi) -> None:
     local_api.state_is("demo", "PREEMPTED")
 
 
-@pytest.mark.parametrize("block", blocks_by(*API), ids=lambda block: block.location)
+@pytest.mark.parametrize("group", grouped(blocks_by(*API)), ids=locations)
 def test_a_block_with_the_api_prints_what_the_page_shows(
-    block: Block, tmp_path: Path, local_api: LocalApi
+    group: list[Block], tmp_path: Path, local_api: LocalApi
 ):
-    if block.by == EMULATOR:
+    state = group[0].by
+    if state == EMULATOR:
         local_api.ready("demo", labels=OURS)
-    elif block.by == FOREIGN:
+    elif state == FOREIGN:
         local_api.ready("demo", schedulingConfig={"spot": True})
-    elif block.by == PREEMPTED:
+    elif state == PREEMPTED:
         lose_a_run(local_api)
     home = tmp_path / "home"
     home.mkdir()
     cloud_environment = environment_of(local_api)
     names = ("TPUFLEET_LOCALCLOUD_DIR", "TPUFLEET_LOCALCLOUD", "ANSIBLE_LOCAL_TEMP")
     variables = {name: cloud_environment[name] for name in names}
-    run(block, shell(home, ANSIBLE_INVENTORY="inventory/local", **variables))
+    run(group, shell(home, ANSIBLE_INVENTORY="inventory/local", **variables))
 
 
 @pytest.mark.parametrize(

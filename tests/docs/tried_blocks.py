@@ -17,6 +17,7 @@ differ, and ``…`` matches anything.
 """
 
 import ast
+import functools
 import re
 import shlex
 import textwrap
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeGuard
 
 from harness.playbooks import ROOT
 
@@ -138,6 +140,7 @@ def arguments(command: str) -> list[str]:
     return split_command[1:] if split_command[0] == "ansible-playbook" else split_command
 
 
+@functools.cache
 def calls_of(file: Path) -> list[list[str]]:
     """Return the arguments of each command in a test file; computed parts are ``*``."""
     tree = ast.parse(file.read_text())
@@ -145,17 +148,19 @@ def calls_of(file: Path) -> list[list[str]]:
     calls = []
     for scope in ast.walk(tree):
         if isinstance(scope, ast.Module | ast.FunctionDef):
-            names = everywhere | dict(_assigned(scope))
-            calls += [call for node in ast.walk(scope) if (call := _called(node, names))]
+            run_calls = [node for node in ast.walk(scope) if _is_run_call(node)]
+            names = everywhere | dict(_assigned(scope)) if run_calls else {}
+            calls += [call for node in run_calls if (call := _called(node, names))]
     return calls
 
 
-def _called(node: ast.AST, names: dict[str, ast.expr]) -> list[str]:
+def _is_run_call(node: ast.AST) -> TypeGuard[ast.Call]:
     if not isinstance(node, ast.Call):
-        return []
-    name = getattr(node.func, "attr", getattr(node.func, "id", None))
-    if name not in RUN_FUNCTIONS:
-        return []
+        return False
+    return getattr(node.func, "attr", getattr(node.func, "id", None)) in RUN_FUNCTIONS
+
+
+def _called(node: ast.Call, names: dict[str, ast.expr]) -> list[str]:
     patterns = [pattern for argument in node.args for pattern in _patterns(argument, names)]
     first = next(
         (n for n, pattern in enumerate(patterns) if _FIRST.fullmatch(pattern)), len(patterns)
