@@ -1,17 +1,8 @@
 """The reference of the trainer's config: keys with their values, defaults and meanings."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-_SPEC = importlib.util.spec_from_file_location(
-    "config_page", Path(__file__).parents[2] / "docs/config_page.py"
-)
-assert _SPEC
-assert _SPEC.loader
-config_page = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(config_page)
+from docs import config_page
 
 
 @pytest.mark.parametrize(

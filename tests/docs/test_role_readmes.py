@@ -1,25 +1,16 @@
 """The READMEs of roles agree with their argument_specs."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-PROJECT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location(
-    "reference_pages", PROJECT / "docs/reference_pages.py"
-)
-assert _SPEC
-assert _SPEC.loader
-pages = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(pages)
+from docs import reference_pages as pages
+from harness.playbooks import ROOT
 
 ROLES = pages.roles()
 
 
 def test_every_role_documents_its_variables():
     assert [role.name for role in ROLES] == sorted(
-        entry.name for entry in (PROJECT / "roles").iterdir() if entry.is_dir()
+        entry.name for entry in (ROOT / "roles").iterdir() if entry.is_dir()
     )
 
 
@@ -39,7 +30,7 @@ def test_every_default_belongs_to_a_documented_variable(role):
 
 
 def test_text_outside_the_generated_part_is_kept():
-    role = PROJECT / "roles/base"
+    role = ROOT / "roles/base"
     before = f"Above.\n{pages.BEGIN}\nold\n{pages.END}\nBelow.\n"
 
     written = pages.readme(before, role)

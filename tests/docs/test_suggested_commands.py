@@ -101,10 +101,8 @@ def test_the_suggested_verbs_and_launchers_exist(command, source, definition):
 def test_commands_are_found_in_messages():
     assert len(COMMANDS) > 60
     assert len(ON_PAGES) > 100
-    assert {command.location.split("/")[0] for command in COMMANDS} >= {
-        "collections",
-        "playbooks",
-    }
+    folders = {command.location.split("/")[0] for command in COMMANDS}
+    assert folders >= {"collections", "playbooks"}
 
 
 def test_every_suggested_playbook_exists():
@@ -114,10 +112,8 @@ def test_every_suggested_playbook_exists():
 
 
 def test_messages_suggest_playbooks_only_in_complete_commands():
-    playbooks = {path.name for path in (ROOT / "playbooks").glob("*.yml")} | {
-        "setup.yml",
-        "train.yml",
-    }
+    files = (*(ROOT / "playbooks").glob("*.yml"), ROOT / "setup.yml", ROOT / "train.yml")
+    playbooks = {path.name for path in files}
     incomplete = {
         describe(c)
         for c in COMMANDS
