@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -22,18 +21,11 @@ from harness.playbooks import play
 from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.role_templates import rendered
 
+WITH_DISK = {"tpu_data_disks": ["my-corpus"]}
 HOSTVARS = {
     "pod-w0": {"tpu_internal_ip": "10.0.0.2", "tpu_generation": "v4"},
-    "pod-w1": {
-        "tpu_internal_ip": "10.0.0.3",
-        "tpu_generation": "v4",
-        "tpu_data_disks": ["my-corpus"],
-    },
-    "new-w0": {
-        "tpu_internal_ip": "10.0.0.4",
-        "tpu_generation": "v6e",
-        "tpu_data_disks": ["my-corpus"],
-    },
+    "pod-w1": {"tpu_internal_ip": "10.0.0.3", "tpu_generation": "v4", **WITH_DISK},
+    "new-w0": {"tpu_internal_ip": "10.0.0.4", "tpu_generation": "v6e", **WITH_DISK},
     "store": {"ansible_host": "store.internal"},
 }
 SHARED = {"kind": "nfs", "path": "/mnt/shared", "server": "pod-w0"}
@@ -68,32 +60,50 @@ def test_hosts_of_two_tpus_can_export_at_the_same_path():
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
-def printed_message(folder: Path, message: str, host: str, inventory: dict) -> str:
-    """Return the output of a play that prints a message with the variables of the role mounts.
+INVENTORY = {
+    "tpu": {
+        "hosts": {
+            "pod-w0": {
+                "tpu_internal_ip": "10.0.0.2",
+                "mounts": [SHARED | {"path": "/mnt/a-b"}],
+                "tpufleet_uid": 64042,
+            },
+            "pod-w1": {"tpu_internal_ip": "10.0.0.3", "mounts": [SHARED | {"path": "/mnt/c"}]},
+            "their-w0": {"tpu_internal_ip": "10.0.0.4"},
+        }
+    },
+    "others": {
+        "hosts": {
+            "own": {"tpu_internal_ips": ["10.0.0.5"]},
+            "their": {"tpu_internal_ips": ["10.0.0.6"]},
+        }
+    },
+    "foreign": {"hosts": {"their-w0": {}, "their": {}}},
+}
+OUTSIDE = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"
 
-    ``inventory`` is the group ``all``; the play is limited to ``host``.
-    """
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory) -> str:
+    """The output of a play, limited to pod-w0, that prints values of the role mounts."""
+    folder = tmp_path_factory.mktemp("mounts")
     files = ("roles/mounts/defaults/main.yml", "roles/mounts/vars/main.yml")
-    tasks = [{"ansible.builtin.include_vars": str(PROJECT_ROOT / file)} for file in files]
-    tasks.append({"ansible.builtin.debug": {"msg": message}})
-    hosts, book = folder / "hosts.yml", folder / "book.yml"
-    hosts.write_text(json.dumps({"all": inventory}))
-    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    return play(dict(os.environ), book, "--limit", host, inventory=str(hosts)).stdout
-
-
-def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(tmp_path):
-    entries = [SHARED | {"path": path} for path in ("/mnt/a-b", "/mnt/c")]
-    hosts = {
-        "pod-w0": {"mounts": entries[:1], "tpufleet_uid": 64042},
-        "pod-w1": {"mounts": entries[1:]},
-        "pod-w2": {},
-    }
-    text = printed_message(
-        tmp_path, "{{ __mounts_own_exports | join(' ') }}", "pod-w0", {"hosts": hosts}
+    messages = (
+        "{{ __mounts_own_exports | join(' ') }}",
+        "{{ mounts_clients | join(' ') }}!",
+        f"{{{{ {OUTSIDE} | tpufleet.core.mount_units(inventory_hostname, hostvars, 64042, []) }}}}",
     )
+    tasks = [{"ansible.builtin.include_vars": str(PROJECT_ROOT / file)} for file in files]
+    tasks += [{"ansible.builtin.debug": {"msg": message}} for message in messages]
+    hosts, book = folder / "hosts.yml", folder / "book.yml"
+    hosts.write_text(json.dumps({"all": {"children": INVENTORY}}))
+    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    return play(dict(os.environ), book, "--limit", "pod-w0", inventory=str(hosts)).stdout
+
+
+def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(printed):
     expected = r"tpufleet-mnt-a\x2db.exports tpufleet-mnt-c.exports"
-    assert expected in text.replace("\\\\", "\\")
+    assert expected in printed.replace("\\\\", "\\")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +129,8 @@ def test_a_directory_of_a_data_disk_is_exported_only_if_the_disk_is_mounted(
 def test_a_directory_of_the_system_is_not_exported(directory):
     with pytest.raises(AnsibleFilterError, match=f"{directory} of pod-w0 belongs to the system"):
         exports([SHARED | {"export": directory}])
-    assert (
-        source_and_options(SHARED | {"server": "10.9.9.9", "export": directory})[0]
-        == f"10.9.9.9:{directory}"
-    )
+    of_another_server = SHARED | {"server": "10.9.9.9", "export": directory}
+    assert source_and_options(of_another_server)[0] == f"10.9.9.9:{directory}"
 
 
 def test_directories_of_other_nfs_servers_are_mounted_and_not_exported():
@@ -146,15 +154,8 @@ def test_mounts_have_the_options_nosuid_and_nodev(kind):
     assert {"nosuid", "nodev"} <= set(source_and_options(entry)[2].split(","))
 
 
-def test_only_workers_of_this_fleet_may_mount_an_export(tmp_path):
-    ready = {"own-w0": {"tpu_internal_ip": "10.0.0.2"}, "their-w0": {"tpu_internal_ip": "10.0.0.3"}}
-    other = {"own": {"tpu_internal_ips": ["10.0.0.4"]}, "their": {"tpu_internal_ips": ["10.0.0.5"]}}
-    foreign = {"hosts": dict.fromkeys(["their-w0", "their"])}
-    groups = {"tpu": {"hosts": ready}, "others": {"hosts": other}, "foreign": foreign}
-    text = printed_message(
-        tmp_path, "{{ mounts_clients | join(' ') }}!", "own-w0", {"children": groups}
-    )
-    assert "10.0.0.2 10.0.0.4!" in text, text
+def test_only_workers_of_this_fleet_may_mount_an_export(printed):
+    assert "\n10.0.0.2 10.0.0.3 10.0.0.5!" in printed, printed
 
 
 def test_an_option_of_the_user_replaces_the_default():
@@ -246,9 +247,8 @@ def test_an_invalid_entry_is_refused_with_what_is_expected(entry, message):
 
 
 def test_an_error_says_where_to_fix_it():
-    with pytest.raises(
-        AnsibleFilterError, match=r"^mounts: .*then run: ansible-playbook setup\.yml"
-    ):
+    where_to_fix = r"^mounts: .*then run: ansible-playbook setup\.yml"
+    with pytest.raises(AnsibleFilterError, match=where_to_fix):
         mount_units({"kind": "nfs"}, "pod-w0", HOSTVARS, 64042)
     with pytest.raises(AnsibleFilterError, match="/mnt/shared is the path of two entries"):
         mount_units([SHARED, SHARED], "pod-w1", HOSTVARS, 64042)
@@ -289,13 +289,12 @@ def test_systemd_accepts_the_units(tmp_path, entry, read_only):
 TEXT = st.text(alphabet="ab1-_./: %$\n\\\"'{}=,", max_size=12)
 
 
+KEYS = st.sampled_from(["path", "server", "export", "bucket", "directory", "disk", "device"])
+
+
 @given(
     st.sampled_from([SHARED, BUCKET, DISK]),
-    st.dictionaries(
-        st.sampled_from(["path", "server", "export", "bucket", "directory", "disk", "device"]),
-        TEXT,
-        max_size=3,
-    ),
+    st.dictionaries(KEYS, TEXT, max_size=3),
     st.lists(TEXT, max_size=2),
 )
 def test_no_special_character_of_systemd_or_a_shell_reaches_a_unit(base, change, options):
@@ -316,11 +315,5 @@ def test_units_have_the_names_that_systemd_expects(path):
     assert unit_of(path) == expected
 
 
-def test_mount_units_accepts_a_server_outside_the_inventory(tmp_path):
-    entry = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"
-    arguments = "inventory_hostname, hostvars, 64042, []"
-    units = f"{{{{ {entry} | tpufleet.core.mount_units({arguments}) }}}}"
-
-    text = printed_message(tmp_path, units, "pod-w0", {"hosts": {"pod-w0": {}}})
-
-    assert "192.0.2.7:/mnt/data" in text, text
+def test_mount_units_accepts_a_server_outside_the_inventory(printed):
+    assert "192.0.2.7:/mnt/data" in printed, printed
