@@ -15,34 +15,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_findin
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import (
     doctor_cloud,
     doctor_controller,
+    doctor_fleet,
     ssh_connections,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_cloud import (
-    api_finding,
-    clock_finding,
-    cloud_findings,
-    zone_findings,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_controller import (
-    key_finding,
-    program_findings,
-    secret_findings,
-    version_findings,
-)
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_fleet import (
-    PERMISSIONS,
-    bucket_findings,
-    bucket_reply_findings,
-    fleet_finding,
-    foreign_findings,
-    grant_finding,
-    quota_findings,
-)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.doctor_probe import Reply
-from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.ssh_connections import (
-    SshConnection,
-    connection_findings,
-)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary import doctor_summary
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
@@ -55,6 +31,7 @@ from tests.collections.test_queued_resources import request
 TODAY = date(2026, 11, 21)
 SETTINGS = ApiSettings(project="my-project")
 PLACES = {"locations": [{"locationId": zone} for zone in ("us-central2-b", "europe-west4-a")]}
+ZONES = ["us-central2-b"]
 
 
 def lines(findings) -> list[str]:
@@ -90,7 +67,7 @@ def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypat
     old = SimpleNamespace(version_info=(3, 10, 4, "final", 0), executable="/usr/bin/python3")
     monkeypatch.setattr(doctor_controller, "sys", old)
     monkeypatch.setattr(doctor_controller, "installed_version", lambda package: "")
-    finding_lines = lines(version_findings())
+    finding_lines = lines(doctor_controller.version_findings())
     assert finding_lines[0].startswith("FIX  python: 3.10.4")
     assert "older than 3.12" in finding_lines[0]
     assert finding_lines[0].endswith("make env, then .venv/bin/ansible-playbook")
@@ -98,30 +75,26 @@ def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypat
     assert finding_lines[2].startswith("FIX  google-auth: is not installed")
 
 
-def test_the_test_environment_passes_the_version_check():
-    assert verdict(version_findings()) == "no problems"
-
-
 @pytest.mark.parametrize(
     ("address", "expected"), [("external", ["ssh", "rsync"]), ("iap", ["ssh", "rsync", "gcloud"])]
 )
 def test_programs_that_are_missing_are_named_with_their_package(monkeypatch, address, expected):
     monkeypatch.setenv("PATH", "")
-    findings = list(program_findings(address))
+    findings = list(doctor_controller.program_findings(address))
     assert [finding.check for finding in findings] == expected
     assert "sudo apt-get install rsync" in findings[1].line
 
 
 def test_the_ssh_key_must_exist_and_be_readable_only_by_its_owner(tmp_path):
     key = tmp_path / "id"
-    assert "playbooks/create.yml creates it" in key_finding(str(key)).line
+    assert "playbooks/create.yml creates it" in doctor_controller.key_finding(str(key)).line
     key.write_text("secret")
     key.chmod(0o640)
-    assert key_finding(str(key)).fix == f"chmod 600 {key}"
+    assert doctor_controller.key_finding(str(key)).fix == f"chmod 600 {key}"
     key.chmod(0o600)
-    assert "ssh-keygen -y -f" in key_finding(str(key)).fix
+    assert "ssh-keygen -y -f" in doctor_controller.key_finding(str(key)).fix
     (tmp_path / "id.pub").write_text("public")
-    assert key_finding(str(key)) == ok("ssh key", str(key))
+    assert doctor_controller.key_finding(str(key)) == ok("ssh key", str(key))
 
 
 @pytest.mark.parametrize(
@@ -132,16 +105,18 @@ def test_the_ssh_key_must_exist_and_be_readable_only_by_its_owner(tmp_path):
     ],
 )
 def test_a_secret_that_no_launch_would_accept_is_named_without_its_value(pin, message):
-    assert not [*secret_findings({"HF_TOKEN": "long-enough", "EMPTY": ""}, {"TZ": "UTC"})]
+    assert not [
+        *doctor_controller.secret_findings({"HF_TOKEN": "long-enough", "EMPTY": ""}, {"TZ": "UTC"})
+    ]
 
-    (finding,) = secret_findings({"HF_TOKEN": "long-enough", "PIN": pin}, {})
+    (finding,) = doctor_controller.secret_findings({"HF_TOKEN": "long-enough", "PIN": pin}, {})
 
     assert finding.message == message
     assert pin not in finding.line
 
 
 def test_a_secret_in_plain_text_is_named_without_its_value():
-    (finding,) = secret_findings({}, {"HF_TOKEN": "long-enough"})
+    (finding,) = doctor_controller.secret_findings({}, {"HF_TOKEN": "long-enough"})
 
     assert finding.message == "looks like it contains secrets (HF_TOKEN), but is not kept secret"
     assert finding.fix.startswith("ansible-vault create INVENTORY/")
@@ -153,7 +128,9 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
     file.write_text("HF_TOKEN: planted-in-plain-text\n")
     file.chmod(0o644)
 
-    exposed, misplaced = secret_findings({}, {}, [str(tmp_path)], ["HF_TOKEN", "tpu_fleet"])
+    exposed, misplaced = doctor_controller.secret_findings(
+        {}, {}, [str(tmp_path)], ["HF_TOKEN", "tpu_fleet"]
+    )
 
     assert "plain text" in exposed.message
     assert exposed.fix == f"ansible-vault encrypt {file}"
@@ -165,53 +142,53 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
 
 
 def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
-    finding = api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
+    finding = doctor_cloud.api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
     assert finding.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
 
 
 def test_a_missing_permission_is_not_reported_as_a_disabled_api():
     reply = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
-    assert "Permission 'tpu.x' denied: gcloud projects" in api_finding(reply, SETTINGS).line
+    assert (
+        "Permission 'tpu.x' denied: gcloud projects"
+        in doctor_cloud.api_finding(reply, SETTINGS).line
+    )
 
 
 @pytest.mark.parametrize(
     ("skew", "message"), [(3.0, ""), (-600.0, "600 s behind"), (90, "90 s ahead")]
 )
 def test_the_fix_for_a_wrong_clock_is_time_synchronization(skew, message):
-    finding = clock_finding(Reply(200, {}, skew))
+    finding = doctor_cloud.clock_finding(Reply(200, {}, skew))
     assert message in finding.message
     assert finding.fix == ("sudo timedatectl set-ntp true" if message else "")
 
 
 def test_a_wrong_zone_is_named_with_its_file_and_similar_zones():
-    findings = zone_findings(Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"])
+    findings = doctor_cloud.zone_findings(
+        Reply(200, PLACES), ["us-central2-x"], ["us-central2-b", "moon-1-a"]
+    )
     assert "us-central2-x (tpu.yml) has no TPUs" in findings[0].message
     assert "us-central2-b" in findings[0].fix
     assert "moon-1-a (fleet.yml)" in findings[1].message
 
 
 def test_no_zone_is_proposed_if_the_project_has_none():
-    [finding] = zone_findings(Reply(200, {"locations": []}), ["us-central2-b"], [])
+    [finding] = doctor_cloud.zone_findings(Reply(200, {"locations": []}), ZONES, [])
     assert finding.fix == "this project has no zone with TPUs: set another project in tpu.yml"
 
 
 def test_an_api_that_does_not_answer_is_reported_once(scripted):
     scripted.handler = lambda _: Drop()
-    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
-    assert [finding.check for finding in findings] == [
-        "credentials",
-        "TPU API",
-        "clock",
-        "project",
-        "zones",
-    ]
+    findings = doctor_cloud.cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
+    checks = [finding.check for finding in findings]
+    assert checks == ["credentials", "TPU API", "clock", "project", "zones"]
 
 
 def test_the_cloud_checks_only_read_from_the_api(scripted):
     scripted.handler = lambda request: ScriptedReply(
         PLACES if "locations" in request.path else {"defaultServiceAccount": "42-compute@x"}
     )
-    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], ["us-central2-b"])
+    findings = doctor_cloud.cloud_findings(ApiSettings.of(scripted.api), ["-"], ZONES)
     assert verdict(findings) == "no problems", lines(findings)
     assert "local-fleet, number 42" in " ".join(lines(findings))
     assert {sent.method for sent in scripted.asked if "token" not in sent.path} == {"GET"}
@@ -219,7 +196,7 @@ def test_the_cloud_checks_only_read_from_the_api(scripted):
 
 def test_expired_credentials_make_the_other_checks_unknown(scripted):
     scripted.token_answer = ScriptedReply({"error": "invalid_grant"}, 400)
-    findings = cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
+    findings = doctor_cloud.cloud_findings(ApiSettings.of(scripted.api), ["-"], [])
     assert "refused or expired" in findings[0].line
     assert "gcloud auth application-default login" in findings[0].fix
     assert {finding.state for finding in findings[1:]} == {"unknown"}
@@ -229,29 +206,24 @@ def test_expired_credentials_make_the_other_checks_unknown(scripted):
 
 
 def test_the_fleet_file_is_read_as_create_reads_it():
-    assert "set either zone or zones" in fleet_finding([{"name": "x"}])[1].message
-    assert fleet_finding([])[1].message == "has no TPU yet"
-    assert fleet_finding([DEMO])[1] == ok("fleet file", "1 TPU, 8 chips")
-    unknown = fleet_finding([DEMO | {"accelerator_type": "v99-8"}])[1]
+    assert "set either zone or zones" in doctor_fleet.fleet_finding([{"name": "x"}])[1].message
+    assert doctor_fleet.fleet_finding([])[1].message == "has no TPU yet"
+    assert doctor_fleet.fleet_finding([DEMO])[1] == ok("fleet file", "1 TPU, 8 chips")
+    unknown = doctor_fleet.fleet_finding([DEMO | {"accelerator_type": "v99-8"}])[1]
     assert "v99-8 is unknown" in unknown.message
 
 
 @pytest.mark.parametrize(
     ("end_date", "state"),
-    [
-        ("2026-12-31", "ok"),
-        ("2026-11-25", "problem"),
-        ("2026-11-01", "problem"),
-        ("soon", "problem"),
-    ],
+    [("2026-12-31", "ok"), *((date, "problem") for date in ("2026-11-25", "2026-11-01", "soon"))],
 )
 def test_a_grant_that_has_ended_or_ends_soon_is_a_problem(end_date, state):
-    assert grant_finding(end_date, TODAY).state == state
+    assert doctor_fleet.grant_finding(end_date, TODAY).state == state
 
 
 def quota_of(client):
     fleet = parse_fleet([DEMO])
-    return quota_findings(CloudTpus(client), client.settings, fleet, ["-"], TODAY)
+    return doctor_fleet.quota_findings(CloudTpus(client), client.settings, fleet, ["-"], TODAY)
 
 
 def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, scripted):
@@ -265,10 +237,8 @@ def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, 
 
     scripted.handler = answer
     finding_lines = lines(quota_of(client))
-    assert any(
-        "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https" in x
-        for x in finding_lines
-    )
+    in_use = "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https"
+    assert any(in_use in line for line in finding_lines)
     [line] = [line for line in finding_lines if line.startswith("FIX ")]
     assert "still holds quota: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
@@ -289,16 +259,16 @@ def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
     assert "ask for more: https://console.cloud.google.com/iam-admin/quotas" in line
 
 
-GOOD = Reply(200, {"permissions": list(PERMISSIONS)})
+def may(permissions):
+    return Reply(200, {"permissions": list(permissions)})
+
+
+GOOD = may(doctor_fleet.PERMISSIONS)
 PLACE = Reply(200, {"location": "US-CENTRAL2"})
 BUCKETS = [
     (PLACE, GOOD, ["ok   bucket: gs://mine exists", "ok   bucket's region: us-central2"]),
     (Reply(404), Reply(404), ["buckets create gs://mine --location=us-central2"]),
-    (
-        PLACE,
-        Reply(200, {"permissions": list(PERMISSIONS[2:])}),
-        ["no permission to create, delete: gcloud", "ok"],
-    ),
+    (PLACE, may(doctor_fleet.PERMISSIONS[2:]), ["no permission to create, delete: gcloud", "ok"]),
     (Reply(403), Reply(200), ["gs://mine: HTTP 403: gcloud storage buckets add-iam-policy"]),
     (Reply(200, {"location": "EU"}), GOOD, ["ok", "is in eu, but TPUs are in us-central2"]),
 ]
@@ -306,17 +276,15 @@ BUCKETS = [
 
 @pytest.mark.parametrize(("metadata", "permissions", "message"), BUCKETS)
 def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(metadata, permissions, message):
-    finding_lines = lines(bucket_reply_findings("mine", metadata, permissions, ["us-central2-b"]))
-    assert len(finding_lines) == len(message), finding_lines
-    assert all(expected in line for expected, line in zip(message, finding_lines, strict=True)), (
-        finding_lines
-    )
+    finding_lines = lines(doctor_fleet.bucket_reply_findings("mine", metadata, permissions, ZONES))
+    shown = [expected in line for expected, line in zip(message, finding_lines, strict=True)]
+    assert all(shown), finding_lines
 
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [ScriptedReply({"location": "US-CENTRAL2"}), error(404, "not here")]
-    findings = bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ["us-central2-b"])
+    findings = doctor_fleet.bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ZONES)
     assert lines(findings)[0].startswith("ok   bucket: gs://mine exists; its emulator")
     assert [(sent.method, sent.authorization) for sent in scripted.asked] == [("GET", "")] * 2
 
@@ -325,21 +293,23 @@ def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
 
 
 def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
-    connections = [SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}") for n in range(4)]
+    connections = [
+        ssh_connections.SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}")
+        for n in range(4)
+    ]
     errors = {"pod-w3": "no answer"}
-    monkeypatch.setattr(
-        ssh_connections, "try_connect", lambda connection: errors.get(connection.host, "")
+    monkeypatch.setattr(ssh_connections, "try_connect", lambda it: errors.get(it.host, ""))
+    finding_lines = lines(
+        ssh_connections.connection_findings(connections, "external", {"id-w0", "id-w1", "id-w3"})
     )
-    finding_lines = lines(connection_findings(connections, "external", {"id-w0", "id-w1", "id-w3"}))
     assert finding_lines[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
     assert finding_lines[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
     assert finding_lines[2].startswith("FIX  host keys: pod-w2: no known host key")
 
 
 def test_a_closed_port_is_reported_with_the_error_of_the_system():
-    [line, _] = lines(
-        connection_findings([SshConnection("w0", "127.0.0.1", 1, "a")], "internal", {"a"})
-    )
+    closed = ssh_connections.SshConnection("w0", "127.0.0.1", 1, "a")
+    [line, _] = lines(ssh_connections.connection_findings([closed], "internal", {"a"}))
     assert "w0: connection refused (127.0.0.1 port 1): no ssh server" in line
 
 
@@ -347,10 +317,8 @@ def test_a_closed_port_is_reported_with_the_error_of_the_system():
 
 
 def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():
-    fine, bad = (
-        to_dicts([ok("memory", "plenty")]),
-        to_dicts([problem("disk", "/ is full", "make room")]),
-    )
+    fine = to_dicts([ok("memory", "plenty")])
+    bad = to_dicts([problem("disk", "/ is full", "make room")])
     answers = {
         "pod-w0": {"findings": fine},
         "pod-w1": {"findings": fine + bad},
@@ -373,17 +341,11 @@ def test_a_worker_whose_checks_do_not_end_needs_no_setup():
     )
 
 
-BUCKET, MAY_WRITE = (
-    Reply(200, {"location": "US-CENTRAL2"}),
-    Reply(200, {"permissions": [*PERMISSIONS]}),
-)
-
-
 @pytest.mark.parametrize(
-    "replies", [(BUCKET, Reply(503)), (Reply(503), MAY_WRITE), (Reply(429), Reply(429))]
+    "replies", [(PLACE, Reply(503)), (Reply(503), GOOD), (Reply(429), Reply(429))]
 )
 def test_a_busy_api_is_no_missing_permission(replies):
-    [finding] = bucket_reply_findings("mine", *replies, ["us-central2-b"])
+    [finding] = doctor_fleet.bucket_reply_findings("mine", *replies, ZONES)
     assert finding.state == "unknown"
     assert "gcloud" not in finding.line
 
@@ -394,12 +356,14 @@ def test_a_busy_api_is_no_wrong_project(monkeypatch):
 
 
 def test_the_region_of_a_bucket_whose_metadata_may_not_be_read_is_unknown():
-    findings = bucket_reply_findings("mine", Reply(403), MAY_WRITE, ["us-central2-b"])
+    findings = doctor_fleet.bucket_reply_findings("mine", Reply(403), GOOD, ZONES)
     assert [finding.state for finding in findings] == ["ok", "unknown"]
 
 
-def test_a_foreign_tpu_in_another_zone_than_the_one_in_the_fleet_file_is_only_listed():
+@pytest.mark.parametrize(
+    ("zone", "state"), [("us-central2-b", "ok"), ("europe-west4-a", "problem")]
+)
+def test_a_foreign_tpu_is_a_problem_only_in_the_zone_of_the_fleet_file(zone, state):
     host = {"tpu_name": "pod", "tpu_zone": "europe-west4-a"}
-    for zone, state in (("us-central2-b", "ok"), ("europe-west4-a", "problem")):
-        [finding] = foreign_findings([host], {"pod": (zone,)})
-        assert finding.state == state
+    [finding] = doctor_fleet.foreign_findings([host], {"pod": (zone,)})
+    assert finding.state == state

@@ -44,14 +44,9 @@ def test_a_scheduled_watch_without_a_recent_successful_pass_is_reported(heartbea
     assert (LOGS in finding.line) == (state != OK)
 
 
-def test_a_watch_with_a_long_interval_is_not_late_before_its_next_pass():
-    finding = watch_finding([beat("here", 7200)], "here", 6 * 3600, LOGS, NOW)
-
-    assert finding.state == OK
-
-
-def test_a_watch_at_a_fixed_time_is_never_late():
-    assert watch_finding([beat("here", 7200)], "here", 0, LOGS, NOW).state == OK
+@pytest.mark.parametrize("every", [6 * 3600, 0], ids=["long interval", "fixed time"])
+def test_a_watch_whose_next_pass_is_not_due_yet_is_not_late(every):
+    assert watch_finding([beat("here", 7200)], "here", every, LOGS, NOW).state == OK
 
 
 def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
@@ -61,10 +56,9 @@ def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
 
 
 def test_status_and_doctor_show_the_last_pass(local_api):
-    state = str(local_api.state / "fleet")
-    write_heartbeat(
-        state, Heartbeat("server", 1_700_000_000.0, 3.0, PassOutcome.FAILED, "no API"), {}
-    )
+    failed = Heartbeat("server", 1_700_000_000.0, 3.0, PassOutcome.FAILED, "no API")
+    write_heartbeat(str(local_api.state / "fleet"), failed, {})
+
     status = flat(play(environment_of(local_api), "playbooks/status.yml"))
     doctor = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
 
