@@ -48,30 +48,27 @@ def test_a_complete_fleet_needs_nothing():
 
 
 def test_a_missing_disk_is_a_line_of_its_own():
-    lines = list(
-        planned([DEMO], [node()], disks=[{"description": "the disk corpus (50 GB)"}]).lines()
-    )
+    plan = planned([DEMO], [node()], disks=[{"description": "the disk corpus (50 GB)"}])
+    lines = list(plan.lines())
     assert "the disk corpus (50 GB) would be created" in lines
     assert "nothing to do: the fleet is as desired" not in lines
 
 
-def test_a_preempted_tpu_would_be_recreated_and_holds_no_chips():
+@pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
+def test_a_dead_tpu_would_be_recreated(state):
+    plan = planned([DEMO], [node(state=state)])
+    assert f"would be created: the existing one is {state}" in " ".join(plan.lines())
+
+
+def test_a_preempted_tpu_holds_no_chips():
     plan = planned([DEMO], [node(state="PREEMPTED")])
-    assert plan.missing[0]["why"] == "the existing one is PREEMPTED"
     assert (plan.chips[0]["held"], plan.chips[0]["wanted"]) == (0, 8)
-
-
-def test_a_tpu_that_is_being_deleted_would_be_recreated():
-    plan = planned([DEMO], [node(state="DELETING")])
-    assert "would be created: the existing one is DELETING" in " ".join(plan.lines())
 
 
 def test_different_and_unwanted_tpus_are_listed():
     lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
     assert "exists but differs: accelerator_type is v4-8, expected v4-16" in lines
-    assert (
-        "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in lines
-    )
+    assert "old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in lines
 
 
 def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():
@@ -126,17 +123,11 @@ def test_a_grant_that_has_ended_is_an_error():
 BUCKETS = [
     ({"location": "US-CENTRAL2"}, ""),
     ({"location": "US"}, ""),
-    (
-        {"location": "EUROPE-WEST4"},
-        "the bucket mine is in europe-west4, but TPUs are in us-central2",
-    ),
+    ({"location": "EUROPE-WEST4"}, "bucket mine is in europe-west4, but TPUs are in us-central2"),
     ({"location": "EU"}, "TPUs are in us-central2"),
     ({"location": "NAM4"}, "TPUs are in us-central2"),
     (
-        {
-            "location": "US",
-            "customPlacementConfig": {"dataLocations": ["US-CENTRAL2", "US-EAST1"]},
-        },
+        {"location": "US", "customPlacementConfig": {"dataLocations": ["US-CENTRAL2", "US-EAST1"]}},
         "",
     ),
     ({}, ""),

@@ -38,11 +38,8 @@ def request(state="ACTIVE", created="2026-11-21T10:00:00Z", spec=DEMO, **fields)
 
 def test_ensure_requested_queues_a_request_and_waits_for_its_tpu(api, local_api):
     result = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
-    assert (result.changed, result.request.state, result.request.nodes) == (
-        True,
-        "ACTIVE",
-        ("demo",),
-    )
+    queued = result.request
+    assert (result.changed, queued.state, queued.nodes) == (True, "ACTIVE", ("demo",))
     assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
 
 
@@ -69,21 +66,22 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     assert (second.request.state, second.request.key != first.request.key) == ("ACTIVE", True)
 
 
-def test_a_suspending_request_is_not_replaced_without_replace_dead(client, scripted):
-    scripted.handler = lambda _: Reply(request("SUSPENDING"))
-    with pytest.raises(Different, match="is SUSPENDING and is never tried again"):
-        ensure_requested(client, DEMO, timeout=20, replace_dead=False)
-    assert set(scripted.methods()) == {"GET"}
-
-
 def refuse(found):
     raise Different(f"{found.where} is not ours")
 
 
-def test_a_suspending_request_of_another_owner_is_not_replaced(client, scripted):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replace_dead": False}, "is SUSPENDING and is never tried again"),
+        ({"check_owner": refuse}, r"demo \(us-central2-b\) is not ours"),
+    ],
+    ids=["without replace_dead", "of another owner"],
+)
+def test_a_suspending_request_is_not_replaced(client, scripted, options, message):
     scripted.handler = lambda _: Reply(request("SUSPENDING"))
-    with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
-        ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
+    with pytest.raises(Different, match=message):
+        ensure_requested(client, DEMO, timeout=20, **options)
     assert set(scripted.methods()) == {"GET"}
 
 
@@ -109,12 +107,9 @@ def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
 def test_a_living_request_that_differs_is_never_changed(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     before = changes(local_api, "queuedResources")
+    other = replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16"))
     with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
-        ensure_requested(
-            api,
-            replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16")),
-            timeout=20,
-        )
+        ensure_requested(api, other, timeout=20)
     assert changes(local_api, "queuedResources") == before
 
 
@@ -157,10 +152,8 @@ def test_ensure_requested_raises_the_error_of_a_failed_request(client, scripted,
 
 
 def test_all_options_of_a_request_reach_the_api():
-    desired = replace(
-        DEMO, tier="guaranteed", min_duration=3600, valid_until="2026-12-01T00:00:00Z"
-    )
-    body = replace(desired, count=2, reservation="mine").body("p")
+    desired = replace(DEMO, tier="guaranteed", min_duration=3600, count=2, reservation="mine")
+    body = replace(desired, valid_until="2026-12-01T00:00:00Z").body("p")
     assert body["guaranteed"] == {"minDuration": "3600s"}
     assert body["queueingPolicy"] == {"validUntilTime": "2026-12-01T00:00:00Z"}
     assert body["reservationName"] == f"projects/p/locations/{ZONE}/reservations/mine"

@@ -40,16 +40,21 @@ def test_a_page_is_requested_again_after_a_transient_fault(client, scripted, fau
     assert len(client.list_nodes().entries) == 2
 
 
-def test_a_repeated_page_token_is_an_error(client, scripted):
-    scripted.handler = lambda _: Reply({"nextPageToken": "again"})
-    with pytest.raises(errors.BadAnswer, match="same page token twice"):
-        client.list_nodes()
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>router login</html>"])
-def test_an_answer_that_is_not_json_is_an_error_and_never_an_empty_list(client, scripted, body):
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "malformed response"),
+        (b"<html>router login</html>", "malformed response"),
+        ({"nextPageToken": "again"}, "same page token twice"),
+        ({"nodes": "none"}, None),
+        ({"nodes": [1]}, None),
+        ({"unreachable": {}}, None),
+        ([], None),
+    ],
+)
+def test_an_invalid_answer_is_an_error_and_never_an_empty_list(client, scripted, body, message):
     scripted.handler = lambda _: Reply(body)
-    with pytest.raises(errors.BadAnswer, match="malformed response"):
+    with pytest.raises(errors.BadAnswer, match=message):
         client.list_nodes()
 
 
@@ -123,7 +128,7 @@ def test_a_server_that_goes_away_after_five_failed_tries_gets_four_more(scripted
     scripted.handler = lambda _: Drop()
     client = TpuApi(ApiSettings.of(scripted.api), polling=Polling(sleep, clock))
 
-    with pytest.raises(errors.NoAnswer):
+    with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
         client.list_nodes()
     waits_between_tries = len(clock.slept)
     assert waits_between_tries == 5 + 3
@@ -137,24 +142,10 @@ def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, 
         client.list_nodes()
 
 
-def test_the_error_about_an_unreachable_endpoint_has_its_address(client, scripted):
-    scripted.stop()
-    with pytest.raises(errors.NoAnswer, match=f"no answer from {scripted.endpoint}"):
-        client.list_nodes()
-
-
-@pytest.mark.parametrize("body", [{"nodes": "none"}, {"nodes": [1]}, {"unreachable": {}}, []])
-def test_answers_of_another_shape_are_refused(client, scripted, body):
-    scripted.handler = lambda _: Reply(body)
-    with pytest.raises(errors.BadAnswer):
-        client.list_nodes()
-
-
 def test_no_error_shows_the_token(client, scripted):
-    def leaking(request: Request) -> Reply:
-        return error(400, f"you sent {request.authorization}\nand access_token={TOKEN}")
-
-    scripted.handler = leaking
+    scripted.handler = lambda request: error(
+        400, f"you sent {request.authorization}\nand access_token={TOKEN}"
+    )
     with pytest.raises(errors.InvalidRequest) as caught:
         client.get_node(ZONE, "demo")
     assert TOKEN not in str(caught.value)
@@ -219,8 +210,7 @@ def test_an_invalid_zone_is_refused_before_a_request(client, scripted, zone):
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "no json", "[]", '{"type": "service_account"}', '{"type": "external_account"}'],
+    "content", ["", "no json", "[]", '{"type": "service_account"}', '{"type": "external_account"}']
 )
 def test_an_invalid_credentials_file_is_refused(tmp_path: Path, content: str):
     file = tmp_path / "key.json"

@@ -117,30 +117,23 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
         ensure_present(client, DEMO, timeout=600)
 
 
+def patch_of(client, scripted, existing, spec):
+    """Change an existing TPU as the spec says; return the request that changes it."""
+    scripted.script = [Reply(existing), Reply(node()), Reply({"done": True}), Reply(node())]
+    assert ensure_present(client, spec, timeout=600).changed
+    return next(request for request in scripted.asked if request.method == "PATCH")
+
+
 def test_mutable_options_are_patched_with_an_update_mask(client, scripted):
-    scripted.script = [
-        Reply(node(labels={"a": "1"})),
-        Reply(node()),
-        Reply({"done": True}),
-        Reply(node()),
-    ]
     spec = replace(DEMO, labels={"a": "2"}, external_ip=True)
-    result = ensure_present(client, spec, timeout=600)
-    patch = next(request for request in scripted.asked if request.method == "PATCH")
+    patch = patch_of(client, scripted, node(labels={"a": "1"}), spec)
     assert patch.query == "updateMask=labels%2Cnetwork_config.enable_external_ips"
     assert patch.body == {"labels": {"a": "2"}, "networkConfig": {"enableExternalIps": True}}
-    assert result.changed
 
 
 def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scripted):
-    scripted.script = [
-        Reply(node(metadata={"ssh-keys": "a:key1"})),
-        Reply(node()),
-        Reply({"done": True}),
-        Reply(node()),
-    ]
-    ensure_present(client, replace(DEMO, metadata={"ssh-keys": "b:key2"}), timeout=600)
-    patch = next(request for request in scripted.asked if request.method == "PATCH")
+    spec = replace(DEMO, metadata={"ssh-keys": "b:key2"})
+    patch = patch_of(client, scripted, node(metadata={"ssh-keys": "a:key1"}), spec)
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
@@ -158,12 +151,8 @@ def test_metadata_is_never_shown(client, scripted):
 
 
 def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
-    scripted.script = [
-        Reply(node()),
-        Drop(),
-        Reply(node(state="STOPPING")),
-        Reply(node(state="STOPPED")),
-    ]
+    stopping = [Reply(node(state=state)) for state in ("STOPPING", "STOPPED")]
+    scripted.script = [Reply(node()), Drop(), *stopping]
     assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
@@ -175,15 +164,17 @@ def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     assert set(scripted.methods()) == {"GET"}
 
 
-def test_starting_a_missing_tpu_is_reported_with_the_fix(client, scripted):
-    scripted.script = [GONE]
-    with pytest.raises(errors.NotFound, match="Create it with state: present"):
-        ensure_power(client, ZONE, "demo", started=True, timeout=600)
-
-
-def test_a_preempted_tpu_can_t_be_started(client, scripted):
-    scripted.script = [Reply(node(state="PREEMPTED"))]
-    with pytest.raises(Different, match="must be recreated"):
+@pytest.mark.parametrize(
+    ("reply", "kind", "fix"),
+    [
+        (GONE, errors.NotFound, "Create it with state: present"),
+        (Reply(node(state="PREEMPTED")), Different, "must be recreated"),
+    ],
+    ids=["missing", "preempted"],
+)
+def test_the_error_about_starting_a_dead_tpu_has_the_fix(client, scripted, reply, kind, fix):
+    scripted.script = [reply]
+    with pytest.raises(kind, match=fix):
         ensure_power(client, ZONE, "demo", started=True, timeout=600)
 
 
