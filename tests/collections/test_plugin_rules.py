@@ -1,6 +1,7 @@
 """Plugins use only public names of ansible-core; code on workers needs only Python."""
 
 import ast
+import functools
 import importlib
 import inspect
 import sys
@@ -27,6 +28,11 @@ SETTINGS = {"_supports_check_mode", "_supports_diff", "_supports_async", "_requi
 
 def label(file: Path) -> str:
     return str(file.relative_to(PLUGINS))
+
+
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def is_private(name: str) -> bool:
@@ -56,7 +62,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", CODE, ids=label)
 def test_no_private_name_of_ansible_core_is_imported(file):
-    assert list(private_names(ast.parse(file.read_text()))) == []
+    assert list(private_names(parsed(file))) == []
 
 
 @pytest.mark.parametrize(
@@ -96,13 +102,13 @@ def test_no_private_name_of_ansible_core_is_overridden(file):
 
 def imports(file: Path) -> set[tuple[int, str]]:
     """Return the imports of a file: number of leading dots, and module."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
-    plain = {
-        (0, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names
-    }
-    return plain | {
-        (node.level, node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)
-    }
+    found = set()
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            found |= {(0, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.level, node.module or ""))
+    return found
 
 
 @pytest.mark.parametrize("file", WORKER, ids=label)
