@@ -129,9 +129,7 @@ def test_a_timer_runs_the_playbook_in_the_project_with_inventory_and_environment
     [
         ({"state": "absent", "name": "tpufleet-do-other"}, "timers: tpufleet-do-watch"),
         ({**WATCH, "verb": "reboot"}, "can't be scheduled"),
-        ({**WATCH, "at": "18:00"}, "set either"),
         ({**WATCH, "environment": {"A B": "c"}}, "environment variable"),
-        ({"state": "present", "verb": "kill", "target": "a b", "at": "18:00"}, "invalid name"),
         ({**DELETE, "zone": "us-central2-b"}, "the zone and the id of TPU pod"),
         ({**DELETE, "zone": "us-central2-b", "node_id": "1"}, "needs systemd"),
     ],
@@ -187,9 +185,8 @@ def test_a_timer_skips_executions_that_would_overlap_and_delays_no_other_timer(
 def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(controller, tmp_path):
     odd = "$HOME `id` $(id) 50% \"q\" 'a' \\ ä"
     received = tmp_path / "seen"
-    tool = script(
-        tmp_path / "tool", '#!/bin/sh\nprintf %s "$ODD" > {received}\n', received=received
-    )
+    shows = '#!/bin/sh\nprintf %s "$ODD" > {received}\n'
+    tool = script(tmp_path / "tool", shows, received=received)
 
     subprocess.run(controller.command(**WATCH, tool=tool, environment={"ODD": odd}), check=True)
 
