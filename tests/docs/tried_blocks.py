@@ -43,6 +43,7 @@ COMMAND_LINE = re.compile(
 )
 RUN_FUNCTIONS = {"play", "error_of", "must_play", "playbook", "must_run", "command", "run"}
 _FIRST = re.compile(r"ansible(?:-\w+)?|.+\.yml")
+_MAY_RUN = re.compile(r"""["']ansible|\.yml["']""")
 NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")
 
 
@@ -143,7 +144,10 @@ def arguments(command: str) -> list[str]:
 @functools.cache
 def calls_of(file: Path) -> list[list[str]]:
     """Return the arguments of each command in a test file; computed parts are ``*``."""
-    tree = ast.parse(file.read_text())
+    text = file.read_text()
+    if not _MAY_RUN.search(text):
+        return []
+    tree = ast.parse(text)
     everywhere = dict(_assigned(tree))
     calls = []
     for scope in ast.walk(tree):
