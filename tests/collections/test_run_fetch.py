@@ -23,7 +23,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_so
 from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, flat, play
 from harness.stored_output import QUICK
-from harness.valid_record import record_fields
+from tests.collections.local_client import store_record
 from tests.collections.running_modules import run_module
 
 
@@ -61,19 +61,16 @@ def newest_and_faults(files, layout=OWN):
 
 
 def test_the_newest_sound_checkpoint_is_found_and_faults_of_newer_ones_are_named():
-    step, faults = newest_and_faults(of(s9=GOOD, s10=GOOD, s20=CUT, s30=CHANGED, s40=UNFINISHED))
+    unsound = {"s20": CUT, "s30": CHANGED, "s40": UNFINISHED, "s50": saved({})}
+
+    step, faults = newest_and_faults(of(s9=GOOD, s10=GOOD, **unsound))
 
     assert step == "10"
-    assert [line.partition(":")[0] for line in faults] == ["40", "30", "20"]
-    assert "no manifest.json" in faults[0]
-    assert "_METADATA does not match its checksum" in faults[1]
-    assert "params/0 has 5 bytes instead of 7" in faults[2]
-
-
-def test_a_checkpoint_whose_manifest_lists_no_files_is_passed_over():
-    step, faults = newest_and_faults(of(s10=GOOD, s20=saved({})))
-
-    assert (step, faults) == ("10", ["20: manifest.json lists no files"])
+    assert [line.partition(":")[0] for line in faults] == ["50", "40", "30", "20"]
+    assert "manifest.json lists no files" in faults[0]
+    assert "no manifest.json" in faults[1]
+    assert "_METADATA does not match its checksum" in faults[2]
+    assert "params/0 has 5 bytes instead of 7" in faults[3]
 
 
 def test_a_checkpoint_set_aside_is_ignored():
@@ -165,13 +162,30 @@ def unsteady(bucket, event):
     return unsteady_bucket
 
 
-def test_an_object_that_is_replaced_while_it_is_downloaded_is_skipped_and_named(bucket, tmp_path):
+def replace_object(bucket, name):
+    put(bucket, {name: b"new"})
+
+
+def refuse(_bucket, name):
+    raise errors.Forbidden(f"can't read {name}: storage.objects.get denied")
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (replace_object, "it was replaced or deleted during the download"),
+        (refuse, "it can't be read"),
+    ],
+)
+def test_an_object_that_is_replaced_or_may_not_be_read_is_skipped_and_named(
+    bucket, tmp_path, event, reason
+):
     put(bucket, {"10/a": b"old", "10/b": b"fine"})
-    replaced = unsteady(bucket, lambda name: name == "10/a" and put(bucket, {"10/a": b"new"}))
+    changing = unsteady(bucket, lambda name: name == "10/a" and event(bucket, name))
 
-    result = fetch(replaced, tmp_path, OWN, newest=False, check=False)
+    result = fetch(changing, tmp_path, OWN, newest=False, check=False)
 
-    assert result["unreadable"] == ["10/a: it was replaced or deleted during the download"]
+    assert result["unreadable"][0].startswith(f"10/a: {reason}")
     assert files_in(tmp_path) == {"10/b": b"fine"}
 
 
@@ -211,26 +225,12 @@ def test_an_object_of_several_parts_is_verified_by_its_crc32c(bucket, tmp_path):
     assert files_in(tmp_path) == {"10/a": b"weights"}
 
 
-def refuse(name):
-    raise errors.Forbidden(f"can't read {name}: storage.objects.get denied")
-
-
-def test_an_object_that_may_not_be_read_is_skipped_and_named(bucket, tmp_path):
-    put(bucket, {"10/a": b"secret", "10/b": b"fine"})
-    closed = unsteady(bucket, lambda name: name == "10/a" and refuse(name))
-
-    result = fetch(closed, tmp_path, OWN, newest=False, check=False)
-
-    assert "10/a: it can't be read" in result["unreadable"][0]
-    assert files_in(tmp_path) == {"10/b": b"fine"}
-
-
 @pytest.mark.parametrize(("layout", "files"), [(OWN, GOOD), (ORBAX, COMMITTED)])
 def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_an_older_one(
     bucket, tmp_path, layout, files
 ):
     put(bucket, of(s10=files, s20=files))
-    closed = unsteady(bucket, lambda name: name == "20/params/0" and refuse(name))
+    closed = unsteady(bucket, lambda name: name == "20/params/0" and refuse(bucket, name))
 
     result = fetch(closed, tmp_path, layout, newest=True, check=False)
 
@@ -299,17 +299,11 @@ def test_orbax_checkpoints_may_have_a_prefix_before_their_step():
     ],
 )
 def test_a_pattern_selects_the_checkpoints_of_any_trainer(pattern, newest):
-    files = {
-        "gpt2/step-9/metadata.json": b"{}",
-        "gpt2/step-100/metadata.json": b"{}",
-        "gpt2/model_20.pt": b"",
-        "gpt2/model_3.pt": b"",
-        "7/commit_success.txt": b"",
-    }
+    directories = ["gpt2/step-9/metadata.json", "gpt2/step-100/metadata.json"]
+    files = [*directories, "gpt2/model_20.pt", "gpt2/model_3.pt", "7/commit_success.txt"]
+    layout = Layout(is_own=True, in_bucket=True, pattern=pattern)
 
-    assert (
-        newest_and_faults(files, Layout(is_own=True, in_bucket=True, pattern=pattern))[0] == newest
-    )
+    assert newest_and_faults(dict.fromkeys(files, b""), layout)[0] == newest
 
 
 def test_the_error_about_missing_checkpoints_names_the_option_for_other_trainers(bucket, tmp_path):
@@ -337,10 +331,9 @@ def test_an_orbax_checkpoint_that_orbax_itself_wrote_is_found(tmp_path):
 
 def test_if_the_bucket_is_unavailable_the_module_succeeds_and_returns_the_error(tmp_path):
     api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
+    options = {"location": "gs://b23/a", "command": ["a"], "to": str(tmp_path)}
 
-    result = run_module(
-        "run_fetch", location="gs://b23/a", command=["a"], api=api, to=str(tmp_path)
-    )
+    result = run_module("run_fetch", api=api, **options)
 
     assert "has no Cloud Storage" in result["missing"]
     assert not result["changed"]
@@ -349,9 +342,7 @@ def test_if_the_bucket_is_unavailable_the_module_succeeds_and_returns_the_error(
 def fetched(emulator, local_api, to, **fields):
     """Run fetch.yml for a run that has only its record and its checkpoints left."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
-    runs = local_api.state / "fleet/runs"
-    runs.mkdir(parents=True)
-    (runs / "mine.json").write_text(json.dumps(record_fields(**fields)))
+    store_record(local_api, **fields)
     arguments = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
     return play(environment_of(local_api), "playbooks/fetch.yml", *arguments)
 
