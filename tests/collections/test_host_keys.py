@@ -90,10 +90,8 @@ def remembered(client, file):
 
 def test_one_request_returns_the_keys_of_all_workers(client, scripted):
     scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
-    assert [host.alias for host in published_keys(client, parse_node(node()))] == [
-        "4711-w0",
-        "4711-w1",
-    ]
+    keys = published_keys(client, parse_node(node()))
+    assert [host.alias for host in keys] == ["4711-w0", "4711-w1"]
 
 
 def test_keys_are_never_assigned_to_the_wrong_worker(client, scripted):
@@ -141,12 +139,8 @@ def test_keys_of_known_workers_are_not_requested_again(client, scripted, tmp_pat
 def test_ssh_accepts_the_host_key_options(tmp_path, folder):
     path = tmp_path / folder / "known_hosts"
     options = ssh_options(str(path), "1-w0", accept_new=False)
-    settings = subprocess.run(
-        ["sh", "-c", f"ssh -F /dev/null -G {options} host"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.lower()
+    command = ["sh", "-c", f"ssh -F /dev/null -G {options} host"]
+    settings = subprocess.check_output(command, text=True).lower()
     assert "hostkeyalias 1-w0" in settings
     assert "stricthostkeychecking true" in settings
     assert str(path).lower() in settings.replace("%%", "%")

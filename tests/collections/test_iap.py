@@ -53,18 +53,12 @@ def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
     ]
 
 
-def test_names_of_known_workers_are_requested_when_iap_needs_them(
-    listed,
-    scripted,
-):
+def test_names_of_known_workers_are_requested_when_iap_needs_them(listed, scripted):
     scripted.handler = answering("", "")
     listed(address="external")
     scripted.handler = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
-    second_listing = listed(address="iap")
-    assert (
-        "start-iap-tunnel t1v-n-1-w-0 "
-        in variables(second_listing, "demo-w0")["ansible_ssh_common_args"]
-    )
+    worker = variables(listed(address="iap"), "demo-w0")
+    assert "start-iap-tunnel t1v-n-1-w-0 " in worker["ansible_ssh_common_args"]
     scripted.asked.clear()
     listed(address="iap")
     assert scripted.methods() == ["GET"]

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import requests
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Conflict
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import (
     ABSENT,
     Bucket,
@@ -118,7 +117,7 @@ def test_an_object_that_was_created_or_changed_meanwhile_is_not_overwritten(buck
     bucket.write("a.json", {"who": 2}, old)
 
     for generation in (ABSENT, old):
-        with pytest.raises(Conflict, match=r"a\.json: it has changed since it was read"):
+        with pytest.raises(errors.Conflict, match=r"a\.json: it has changed since it was read"):
             bucket.write("a.json", {"who": 3}, generation)
 
     assert bucket.read("a.json")[0] == {"who": 2}

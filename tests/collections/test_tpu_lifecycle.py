@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import NodeSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
@@ -35,7 +34,7 @@ def test_check_mode_shows_the_change_without_making_it(api, local_api):
 def test_the_error_about_immutable_options_lists_all_differences(api):
     ensure_present(api, DEMO, timeout=20)
     other = replace(DEMO, accelerator_type="v4-8", spot=True)
-    with pytest.raises(Different) as caught:
+    with pytest.raises(errors.Different) as caught:
         ensure_present(api, other, timeout=20)
     assert "accelerator_type is v4-16, expected v4-8; spot is false, expected true" in str(
         caught.value
@@ -54,7 +53,7 @@ def test_recreate_replaces_a_different_tpu(api):
 def test_a_preempted_tpu_is_replaced_only_if_requested(api, local_api):
     first = ensure_present(api, replace(DEMO, spot=True), timeout=20)
     local_api.preempt("demo")
-    with pytest.raises(Different, match="is PREEMPTED and can't start again"):
+    with pytest.raises(errors.Different, match="is PREEMPTED and can't start again"):
         ensure_present(api, replace(DEMO, spot=True), timeout=20)
     second = ensure_present(api, replace(DEMO, spot=True), timeout=20, replace_dead=True)
     assert (second.node.state, second.node.id != first.node.id) == ("READY", True)
@@ -90,7 +89,7 @@ def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differen
         if len(scripted.asked) == 1
         else Reply(node(acceleratorType="v4-8"))
     )
-    with pytest.raises(Different, match="accelerator_type is v4-8"):
+    with pytest.raises(errors.Different, match="accelerator_type is v4-8"):
         ensure_present(client, DEMO, timeout=600)
 
 
@@ -139,7 +138,7 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
 
 def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, scripted):
     scripted.script = [Reply(node(state="RESTARTING"))] * 2 + [Reply(node(id="4712"))] * 9
-    with pytest.raises(Different, match=r"can't change TPU demo .* has taken its name"):
+    with pytest.raises(errors.Different, match=r"can't change TPU demo .* has taken its name"):
         ensure_present(client, replace(DEMO, labels={"a": "b"}), timeout=600)
     assert set(scripted.methods()) == {"GET"}
 
@@ -159,7 +158,7 @@ def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scri
 
 def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     scripted.script = [Reply(node(state="STARTING")), Reply(node(id="4712"))]
-    with pytest.raises(Different, match="was recreated meanwhile"):
+    with pytest.raises(errors.Different, match="was recreated meanwhile"):
         ensure_power(client, ZONE, "demo", started=False, timeout=600, node_id=node()["id"])
     assert set(scripted.methods()) == {"GET"}
 
@@ -168,7 +167,7 @@ def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     ("reply", "kind", "fix"),
     [
         (GONE, errors.NotFound, "Create it with state: present"),
-        (Reply(node(state="PREEMPTED")), Different, "must be recreated"),
+        (Reply(node(state="PREEMPTED")), errors.Different, "must be recreated"),
     ],
     ids=["missing", "preempted"],
 )
@@ -224,7 +223,7 @@ def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
 )
 def test_immutable_options_cannot_be_changed(client, scripted, change, message):
     scripted.handler = lambda _: Reply(node() | RICH.body("p"))
-    with pytest.raises(Different, match=message):
+    with pytest.raises(errors.Different, match=message):
         ensure_present(client, replace(RICH, **change), timeout=600)
 
 
@@ -245,8 +244,8 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
 
 def test_a_tpu_created_after_the_confirmation_is_not_deleted(client, scripted):
     scripted.handler = lambda _: Reply(node(id="4712", acceleratorType="v4-8"))
-    with pytest.raises(Different, match="created after the list that you confirmed"):
+    with pytest.raises(errors.Different, match="created after the list that you confirmed"):
         ensure_absent(client, ZONE, "demo", timeout=600, confirmed={"4711"})
-    with pytest.raises(Different, match="created after the list that you confirmed"):
+    with pytest.raises(errors.Different, match="created after the list that you confirmed"):
         ensure_present(client, DEMO, timeout=600, recreate=True, confirmed={"4711"})
     assert set(scripted.methods()) == {"GET"}

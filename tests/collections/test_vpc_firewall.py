@@ -28,17 +28,14 @@ def compute(api: TpuApi) -> ComputeApi:
     return api.compute
 
 
-def rules(*ssh_from: str, anyone: bool = False, network: str = "default", mosh: bool = False):
-    return desired_rules(
-        "tpufleet", network, "tpufleet", ssh_from, fleet="research", anyone=anyone, mosh=mosh
-    )
+def rules(*ssh_from: str, network: str = "default", anyone: bool = False, mosh: bool = False):
+    options = {"fleet": "research", "anyone": anyone, "mosh": mosh}
+    return desired_rules("tpufleet", network, "tpufleet", ssh_from, **options)
 
 
-def allow_ssh_from(api: ComputeApi, *ssh_from: str, **options):
-    rule_options = {
-        key: options.pop(key) for key in ("anyone", "network", "mosh") if key in options
-    }
-    return ensure(api, rules(*ssh_from, **rule_options), **options)
+def allow_ssh_from(api: ComputeApi, *ssh_from: str, check=False, recreate=False, **rule_options):
+    desired = rules(*ssh_from, **rule_options)
+    return ensure(api, desired, check=check, recreate=recreate)
 
 
 def ensure(api: ComputeApi, desired: Sequence[Rule] = (), *, fleet: str = "research", **options):
