@@ -60,24 +60,16 @@ def test_hosts_of_two_tpus_can_export_at_the_same_path():
     assert servers == [("new-w0", "0750"), ("pod-w0", "1777")]
 
 
+FIRST, SECOND = (SHARED | {"path": path} for path in ("/mnt/a-b", "/mnt/c"))
+WORKERS = {
+    "pod-w0": {"tpu_internal_ip": "10.0.0.2", "mounts": [FIRST], "tpufleet_uid": 64042},
+    "pod-w1": {"tpu_internal_ip": "10.0.0.3", "mounts": [SECOND]},
+    "their-w0": {"tpu_internal_ip": "10.0.0.4"},
+}
+NOT_READY = {"own": {"tpu_internal_ips": ["10.0.0.5"]}, "their": {"tpu_internal_ips": ["10.0.0.6"]}}
 INVENTORY = {
-    "tpu": {
-        "hosts": {
-            "pod-w0": {
-                "tpu_internal_ip": "10.0.0.2",
-                "mounts": [SHARED | {"path": "/mnt/a-b"}],
-                "tpufleet_uid": 64042,
-            },
-            "pod-w1": {"tpu_internal_ip": "10.0.0.3", "mounts": [SHARED | {"path": "/mnt/c"}]},
-            "their-w0": {"tpu_internal_ip": "10.0.0.4"},
-        }
-    },
-    "others": {
-        "hosts": {
-            "own": {"tpu_internal_ips": ["10.0.0.5"]},
-            "their": {"tpu_internal_ips": ["10.0.0.6"]},
-        }
-    },
+    "tpu": {"hosts": WORKERS},
+    "others": {"hosts": NOT_READY},
     "foreign": {"hosts": {"their-w0": {}, "their": {}}},
 }
 OUTSIDE = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"

@@ -15,28 +15,23 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize(
-    ("playbook", "option", "quoted"),
+    ("playbook", "target", "name", "value"),
     [
-        ("train", ("tpu=demo", "set=steps=5 seed=2"), "set='\"steps=2000 seed=2\"'"),
-        ("playbooks/schedule", ("kill=mine", "at=2099-12-31 18:00"), "at='\"2026-12-31 18:00\"'"),
-        (
-            "playbooks/fill_disk",
-            ("disk=corpus", "command=tar xf a.tar"),
-            "command='\"PROGRAM ARGUMENT\"'",
-        ),
+        ("train.yml", "tpu=demo", "set", "steps=5 seed=2"),
+        ("playbooks/schedule.yml", "kill=mine", "at", "2099-12-31 18:00"),
+        ("playbooks/fill_disk.yml", "disk=corpus", "command", "tar xf a.tar"),
     ],
 )
 def test_a_value_that_is_cut_is_refused_and_the_error_shows_how_to_quote_it(
-    local_api, playbook, option, quoted
+    local_api, playbook, target, name, value
 ):
     local_api.ready("demo")
-    first, cut_value = option
 
-    result = play(environment_of(local_api), f"{playbook}.yml", "-e", first, "-e", cut_value)
+    result = play(environment_of(local_api), playbook, "-e", target, "-e", f"{name}={value}")
 
     assert result.returncode == 2
-    assert "=… is cut at its first space" in flat(result)
-    assert f"{playbook}.yml -e {quoted}" in flat(result)
+    assert f"-e {name}=… is cut at its first space" in flat(result)
+    assert f"{playbook} -e {name}='\"{EXAMPLES[name]}\"'" in flat(result)
 
 
 def cut(monkeypatch, *extra_vars):
