@@ -63,7 +63,9 @@ def _suspend_all_between_uploads(run: DisturbedRun) -> None:
             _signal_all("CONT")(run)
         else:
             return
-    raise AssertionError("in five attempts to suspend all trainers, the bucket never responded")
+    raise AssertionError(
+        "suspended all trainers 5 times, but each time an upload blocked the bucket"
+    )
 
 
 def _worker_off(run: DisturbedRun) -> None:

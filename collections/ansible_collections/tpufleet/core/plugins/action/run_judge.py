@@ -128,8 +128,8 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
-            # Record only a run that was not wanted when this launch began. The record of any other
-            # run says RUNNING already, or a user has stopped the run since.
+            # The record of a run that was wanted when this launch began says RUNNING already,
+            # unless a user has stopped the run since; then it must stay stopped.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
         relaunched = [run for run in verdict["again"] if run in launches]

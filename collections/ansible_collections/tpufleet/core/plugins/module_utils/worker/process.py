@@ -231,8 +231,8 @@ def check_secrets(secrets: Mapping[str, object]) -> None:
     """Raise RunError if masking a secret in logs would also mask parts of other text."""
     if problem := unmaskable_secrets(secrets):
         raise RunError(
-            f"secrets: {problem}. Ansible masks this text everywhere in its output, also in other "
-            "words or numbers. Choose another value, or set what is not secret with env instead: "
+            f"secrets: {problem}. Ansible masks a secret's value everywhere in its output, also "
+            "inside other words or numbers. Choose another value, or if it is not secret, use env: "
             "ansible-playbook train.yml -e env='\"NAME=VALUE\"'"
         )
 

@@ -21,7 +21,7 @@ _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
 #: Curves that keep all their points; _MAX_POINTS are enough for the small charts of the others.
 _FULL_CURVES = ("loss", "heldout")
 _MAX_POINTS = 250
-#: Larger numbers are not drawn: their axes would be infinite.
+#: Larger numbers are not drawn, because computing the limits of an axis would overflow.
 _MAX_NUMBER = 1e100
 
 

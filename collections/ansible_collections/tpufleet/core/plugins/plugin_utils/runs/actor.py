@@ -156,7 +156,7 @@ def plays_of(
     for the other arguments see Actor.act.
     """
     # Playbooks that stop a run, delete a TPU or start an attempt fail if the fencing number in the
-    # run's record is greater than ``fence``.
+    # run's record is greater than ``fence``, because a later holder of the lease has then acted.
     fence_variables = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
     launch_variables = (
         relaunch_variables(record, state_dir, fleet_state, observed.address) | fence_variables
