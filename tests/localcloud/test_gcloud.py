@@ -1,6 +1,5 @@
 """Google's gcloud with the local cloud, with a separate home and configuration."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 from bench.gcloud_ssh import environment
 from localcloud import cloud
 from localcloud.local_cloud import LocalCloud
+from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import LocalApi
 
 GCLOUD = shutil.which("gcloud")
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed"
 TPUS = ("compute", "tpus")
 ZONE = "--zone=us-central2-b"
 KIND = ("--accelerator-type=v4-8", "--version=tpu-ubuntu2204-base")
+QUEUED_KIND = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
 Gcloud = Callable[..., str]
 
 
@@ -67,29 +68,43 @@ def local_api(shared_api) -> Iterator[LocalApi]:
             shared_api.ended(response.json())
 
 
-@pytest.mark.parametrize("track", [(), ("alpha",)])
-def test_gcloud_creates_lists_describes_stops_starts_and_deletes_a_tpu(gcloud, local_api, track):
-    tpus = (*track, *TPUS, "tpu-vm")
+def test_gcloud_creates_lists_stops_starts_and_deletes_a_tpu(gcloud, local_api):
+    tpus = (*TPUS, "tpu-vm")
 
     gcloud(*tpus, "create", "one", ZONE, *KIND)
     listed = gcloud(*tpus, "list", ZONE, "--format=value(name,state)")
     gcloud(*tpus, "stop", "one", ZONE)
-    stopped = gcloud(*tpus, "describe", "one", ZONE, "--format=value(state)")
+    stopped = local_api.node("one")["state"]
     gcloud(*tpus, "start", "one", ZONE)
-    started = gcloud(*tpus, "describe", "one", ZONE, "--format=value(state)")
+    started = local_api.node("one")["state"]
     gcloud(*tpus, "delete", "one", ZONE)
 
     assert listed.split() == ["one", "READY"]
-    assert (stopped.strip(), started.strip()) == ("STOPPED", "READY")
+    assert (stopped, started) == ("STOPPED", "READY")
     assert local_api.get("locations/-/nodes") == {}
-    assert local_api.machines.specs == {}
+
+
+def test_gcloud_alpha_creates_and_deletes_a_tpu_and_attaches_and_detaches_a_disk(gcloud, local_api):
+    Compute(local_api).done("POST", "zones/us-central2-b/disks", {"name": "data"})
+    tpus = ("alpha", *TPUS, "tpu-vm")
+
+    gcloud(*tpus, "create", "one", ZONE, *KIND)
+    gcloud(*tpus, "attach-disk", "one", ZONE, "--disk=data", "--mode=read-only")
+    attached = local_api.node("one")["dataDisks"]
+    gcloud(*tpus, "detach-disk", "one", ZONE, "--disk=data")
+    detached = local_api.node("one")
+    gcloud(*tpus, "delete", "one", ZONE)
+
+    source = "projects/local-fleet/zones/us-central2-b/disks/data"
+    assert attached == [{"sourceDisk": source, "mode": "READ_ONLY"}]
+    assert "dataDisks" not in detached
+    assert local_api.get("locations/-/nodes") == {}
 
 
 def test_gcloud_creates_and_deletes_queued_resources(gcloud, local_api):
     queue = (*TPUS, "queued-resources")
-    kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
 
-    gcloud(*queue, "create", "qr", "--node-id=one", *kind, "--spot", ZONE)
+    gcloud(*queue, "create", "qr", "--node-id=one", *QUEUED_KIND, "--spot", ZONE)
     local_api.state_is("one", "READY")
     listed = gcloud(*queue, "list", ZONE, "--format=value(name.basename())")
     parent = gcloud(*queue, "describe", "qr", ZONE, "--format=value(tpu.nodeSpec[0].nodeId)")
@@ -99,94 +114,83 @@ def test_gcloud_creates_and_deletes_queued_resources(gcloud, local_api):
     assert local_api.get("locations/-/queuedResources") == {}
 
 
-def test_gcloud_creates_and_deletes_compute_resources(gcloud):
-    gcloud("compute", "disks", "create", "data", ZONE, "--size=10GB", "--type=pd-balanced")
-    gcloud("compute", "disks", "resize", "data", ZONE, "--size=20GB")
-    disks = gcloud(
-        "compute", "disks", "list", "--filter=name=data", "--format=value(name,sizeGb,type)"
-    )
-    gcloud("compute", "disks", "delete", "data", ZONE)
-    rules = ("compute", "firewall-rules")
-    gcloud(*rules, "create", "mine", "--allow=tcp:22", "--source-ranges=203.0.113.0/24")
-    gcloud(*rules, "update", "mine", "--source-ranges=203.0.113.7/32")
-    listed = gcloud(
-        *rules, "list", "--filter=name=mine", "--format=value(name,sourceRanges.list())"
-    )
-    gcloud(*rules, "delete", "mine")
-    gcloud("compute", "project-info", "add-metadata", "--metadata=a=b")
-    reply = gcloud("compute", "project-info", "describe", "--format=value(commonInstanceMetadata)")
-    networks = gcloud("compute", "networks", "list", "--format=value(name)")
-
-    assert disks.split() == ["data", "20", "pd-balanced"]
-    assert listed.split() == ["mine", "203.0.113.7/32"]
-    assert "'key': 'a', 'value': 'b'" in reply
-    assert networks.split() == ["default"]
-
-
-def test_gcloud_lists_tpus_types_and_versions_through_v1(gcloud, local_api):
-    local_api.ready("one")
-
-    listed = gcloud(*TPUS, "list", ZONE, "--format=value(name.basename(),state)")
-    locations = gcloud(*TPUS, "locations", "list", "--format=value(locationId)")
-    types = gcloud(*TPUS, "accelerator-types", "list", ZONE, "--format=value(type)")
-    versions = gcloud(*TPUS, "versions", "list", ZONE, "--format=value(version)")
-    described = gcloud(*TPUS, "describe", "one", ZONE, "--format=value(acceleratorType)")
-
-    assert listed.split() == ["one", "READY"]
-    assert "us-central2-b" in locations.split()
-    assert "v4-8" in types.split()
-    assert "tpu-ubuntu2204-base" in versions.split()
-    assert described.strip() == "v4-16"
-
-
 @pytest.mark.parametrize(
     ("tier", "expected"),
     [
-        ("--best-effort", {"bestEffort": {}}),
-        ("--reserved", {"guaranteed": {"reserved": True}}),
-        ("--provisioning-model=flex-start", {"runDuration": {"maxRunDuration": "3600s"}}),
+        (["--best-effort"], {"bestEffort": {}}),
+        (["--reserved"], {"guaranteed": {"reserved": True}}),
+        (
+            ["--provisioning-model=flex-start", "--max-run-duration=1h"],
+            {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "3600s"}},
+        ),
     ],
+    ids=["best effort", "reserved", "flex start"],
 )
 def test_gcloud_alpha_creates_queued_resources_of_each_tier(gcloud, local_api, tier, expected):
     queue = ("alpha", *TPUS, "queued-resources")
-    kind = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
-    options = ("--max-run-duration=1h",) if "flex" in tier else ()
 
-    gcloud(*queue, "create", "qr", "--node-id=one", *kind, tier, *options, ZONE)
-    local_api.state_is("one", "READY")
+    gcloud(*queue, "create", "qr", "--node-id=one", *QUEUED_KIND, *tier, ZONE)
 
-    fields = ",".join(expected)
-    assert (
-        json.loads(gcloud(*queue, "describe", "qr", ZONE, f"--format=json({fields})")) == expected
-    )
+    path = "/v2alpha1/projects/local-fleet/locations/us-central2-b/queuedResources/qr"
+    assert local_api.get(path).items() >= expected.items()
 
 
-def test_gcloud_alpha_attaches_and_detaches_a_disk(gcloud, local_api):
-    local_api.ready("one", acceleratorType="v4-8")
-    gcloud("compute", "disks", "create", "attached", ZONE, "--size=10GB")
-    tpu = ("alpha", *TPUS, "tpu-vm")
+def test_gcloud_creates_enlarges_labels_lists_and_deletes_a_disk(gcloud):
+    disks = ("compute", "disks")
 
-    gcloud(*tpu, "attach-disk", "one", ZONE, "--disk=attached", "--mode=read-only")
-    attached = local_api.node("one")["dataDisks"]
-    gcloud(*tpu, "detach-disk", "one", ZONE, "--disk=attached")
+    gcloud(*disks, "create", "own", ZONE, "--size=10GB", "--type=pd-balanced", "--labels=team=a")
+    gcloud(*disks, "resize", "own", ZONE, "--size=20GB")
+    gcloud(*disks, "add-labels", "own", ZONE, "--labels=cost=1")
+    listed = gcloud(*disks, "list", "--filter=name=own", "--format=value(sizeGb,type,labels)")
+    gcloud(*disks, "delete", "own", ZONE)
 
-    source = "projects/local-fleet/zones/us-central2-b/disks/attached"
-    assert attached == [{"sourceDisk": source, "mode": "READ_ONLY"}]
-    assert "dataDisks" not in local_api.node("one")
+    assert listed.split() == ["20", "pd-balanced", "cost=1;team=a"]
 
 
-def test_gcloud_labels_disks_and_lists_subnetworks_and_machine_types(gcloud):
-    gcloud("compute", "disks", "create", "labelled", ZONE, "--size=10GB", "--labels=team=a")
-    gcloud("compute", "disks", "add-labels", "labelled", ZONE, "--labels=cost=1")
-    labels = gcloud("compute", "disks", "describe", "labelled", ZONE, "--format=json(labels)")
-    subnets = gcloud("compute", "networks", "subnets", "list", "--format=value(name,region)")
-    types = gcloud(
-        "compute", "machine-types", "list", "--zones=us-central2-b", "--format=value(name)"
-    )
+def test_gcloud_creates_updates_lists_and_deletes_a_firewall_rule(gcloud):
+    rules = ("compute", "firewall-rules")
 
-    assert json.loads(labels) == {"labels": {"team": "a", "cost": "1"}}
-    assert ["default", "us-central2"] in [line.split() for line in subnets.splitlines()]
-    assert "ct6e-standard-4t" in types.split()
+    gcloud(*rules, "create", "mine", "--allow=tcp:22", "--source-ranges=203.0.113.0/24")
+    gcloud(*rules, "update", "mine", "--source-ranges=203.0.113.7/32")
+    listed = gcloud(*rules, "list", "--filter=name=mine", "--format=value(sourceRanges.list())")
+    gcloud(*rules, "delete", "mine")
+
+    assert listed.split() == ["203.0.113.7/32"]
+
+
+def test_gcloud_adds_to_the_projects_metadata(gcloud, local_api):
+    gcloud("compute", "project-info", "add-metadata", "--metadata=a=b")
+
+    metadata = Compute(local_api).get("")["commonInstanceMetadata"]
+    assert metadata["items"] == [{"key": "a", "value": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["networks", "list"], "default"),
+        (["networks", "subnets", "list", "--filter=region=us-central2"], "default"),
+        (["machine-types", "list", "--zones=us-central2-b"], "ct6e-standard-4t"),
+        (["tpus", "locations", "list"], "us-central2-b"),
+        (["tpus", "accelerator-types", "list", ZONE], "v4-8"),
+        (["tpus", "versions", "list", ZONE], "tpu-ubuntu2204-base"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_gcloud_lists_what_a_zone_offers(gcloud, arguments, expected):
+    listed = gcloud("compute", *arguments, "--format=value(name.basename())")
+
+    assert expected in listed.split()
+
+
+def test_gcloud_lists_and_describes_tpus_through_v1(gcloud, local_api):
+    local_api.ready("one")
+
+    listed = gcloud(*TPUS, "list", ZONE, "--format=value(name.basename(),state)")
+    described = gcloud(*TPUS, "describe", "one", ZONE, "--format=value(acceleratorType)")
+
+    assert listed.split() == ["one", "READY"]
+    assert described.strip() == "v4-16"
 
 
 def test_gcloud_commands_of_maxtexts_scripts_succeed(gcloud, local_api, tmp_path):
