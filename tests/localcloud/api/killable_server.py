@@ -1,24 +1,24 @@
-"""A server process that tests kill: ``killable_server.py STATE PORT DELAY``.
+"""A server that tests run in a process and kill.
 
 Its machines are directories, which survive a kill like real machines. Each start or deletion of a
-machine takes DELAY seconds.
+machine takes ``delay`` seconds.
 """
 
 import signal
-import sys
 import time
-from collections.abc import Collection, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Collection
 from pathlib import Path
 
 from localcloud.api import create_server
-from localcloud.machines.interface import MACHINE_FAULTS, DataDisk, MachineFault, MachineSpec
+from localcloud.machines.interface import MachineSpec
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 
-class MachinesOnDisk:
+class MachinesOnDisk(MachinesInMemory):
     """Machines as directories. A machine is running if its directory contains ``booted``."""
 
     def __init__(self, directory: Path, delay: float) -> None:
+        super().__init__()
         self._directory = directory
         self._delay = delay
         directory.mkdir(parents=True, exist_ok=True)
@@ -35,15 +35,6 @@ class MachinesOnDisk:
     def shut_down(self, name: str) -> None:
         self.power_off(name)
 
-    def inject(self, name: str, fault: MachineFault) -> None:
-        (self._directory / name / fault).touch()
-
-    def clear(self, name: str, fault: MachineFault) -> None:
-        (self._directory / name / fault).unlink(missing_ok=True)
-
-    def faults(self, name: str) -> Collection[MachineFault]:
-        return [fault for fault in MACHINE_FAULTS if (self._directory / name / fault).exists()]
-
     def delete(self, name: str) -> None:
         home = self._directory / name
         time.sleep(self._delay)
@@ -51,20 +42,8 @@ class MachinesOnDisk:
         if home.exists():
             home.rmdir()
 
-    def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
-        """Do nothing: these machines have no disks."""
-
-    def forget_disk(self, zone: str, name: str) -> None:
-        """Do nothing: these machines have no disks."""
-
     def alive(self, name: str) -> bool:
         return (self._directory / name / "booted").exists()
-
-    def host_keys(self, name: str) -> Mapping[str, str]:
-        return {}
-
-    def addresses(self) -> list[IPv4Address]:
-        return list(IPv4Network("10.77.0.0/24").hosts())
 
     def sweep(self, keep: Collection[str]) -> list[str]:
         unknown = sorted({home.name for home in self._directory.iterdir()} - set(keep))
@@ -73,12 +52,9 @@ class MachinesOnDisk:
         return unknown
 
 
-def main(state: Path, port: int, delay: float) -> None:
+def serve(state: Path, port: int, delay: float) -> None:
+    """Serve until SIGTERM."""
     server = create_server(state, MachinesOnDisk(state / "machines", delay), port)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     server.recover()
     server.serve()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
