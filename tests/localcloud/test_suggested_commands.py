@@ -15,6 +15,7 @@ from localcloud.failure import CloudError
 from localcloud.local_cloud import NAME, PROJECT_ROOT, LocalCloud
 
 SOURCES = sorted((PROJECT_ROOT / "localcloud").rglob("*.py"))
+PARSER = cli.parser()
 VERBS = [["up"], ["down", "--yes"], ["status"], ["bucket", "start"], ["preempt", "demo"]]
 
 
@@ -33,7 +34,7 @@ def parse_command(line: str) -> tuple[LocalCloud, argparse.Namespace]:
     environment = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
     rest = words[len(environment) :]
     assert rest[:3] == [".venv/bin/python", "-m", "localcloud"]
-    options = cli.parser().parse_args(rest[3:])
+    options = PARSER.parse_args(rest[3:])
     clouds = Path(environment.get("TPUFLEET_LOCALCLOUD_DIR", PROJECT_ROOT / ".localcloud"))
     return LocalCloud(options.name, clouds / options.name), options
 
