@@ -66,6 +66,11 @@ def run_cli(local_api, tmp_path, monkeypatch, capsys):
         ),
         (["unreachable", ZONE], "unreachable", ZONE),
         (["reuse-addresses", "--times", "1"], "reuse", {"times": 1}),
+        (
+            ["worker", "one-w1", "late", "30"],
+            "late",
+            {"worker": "one-w1", "delaySeconds": 30.0, "times": 1},
+        ),
     ],
 )
 def test_a_fault_is_activated_and_shown(local_api, run_cli, arguments, kind, fault):
@@ -134,14 +139,6 @@ def test_a_worker_is_powered_off_and_on(local_api, run_cli):
 
     assert powered_off == ["-w-1"]
     wait_for(lambda: len(local_api.machines.running) == 2)
-
-
-def test_a_worker_is_late_once(local_api, run_cli):
-    code, output, _ = run_cli("fault", "worker", "one-w1", "late", "30")
-
-    assert (code, output.split()[0]) == (0, "late")
-    expected = {"worker": "one-w1", "delaySeconds": 30.0, "times": 1}
-    assert local_api.get("/_localcloud/faults")["late"] == [expected]
 
 
 def test_a_maintenance_reboots_the_named_worker(local_api, run_cli):

@@ -8,7 +8,8 @@ import pytest
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
-NAME = f"projects/local-fleet/locations/{ZONE}/nodes/one"
+NODES = f"locations/{ZONE}/nodes"
+NAME = f"projects/local-fleet/{NODES}/one"
 
 
 def test_a_created_node_becomes_ready_with_an_endpoint_for_each_worker(local_api):
@@ -33,9 +34,7 @@ def test_a_created_node_becomes_ready_with_an_endpoint_for_each_worker(local_api
     }
 
 
-def test_a_node_in_creation_has_no_endpoints_and_no_health(
-    local_api,
-):
+def test_a_node_in_creation_has_no_endpoints_and_no_health(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one")
 
@@ -46,16 +45,30 @@ def test_a_node_in_creation_has_no_endpoints_and_no_health(
     assert operation["done"] is False
     assert local_api.get(f"/v2/{operation['name']}")["done"] is False
     local_api.machines.hold.set()
-    assert local_api.ended(operation)["done"] is True
+    local_api.ended(operation)
 
 
-def test_false_values_are_omitted_and_the_id_is_a_string(local_api):
-    node = local_api.ready("one", schedulingConfig={"spot": True, "preemptible": False})
+@pytest.mark.parametrize(
+    ("verb", "path", "query"),
+    [
+        ("PATCH", f"{NODES}/one", {"updateMask": "labels"}),
+        ("POST", f"{NODES}/one:getGuestAttributes", {}),
+        ("POST", "/_localcloud/nodes/one:preempt", {}),
+        ("DELETE", "/v2/{operation}", {}),
+    ],
+    ids=["patch", "guest attributes", "preempt", "delete the operation"],
+)
+def test_a_request_that_needs_a_created_node_is_refused_during_creation(
+    local_api, verb, path, query
+):
+    local_api.machines.hold = threading.Event()
+    operation = local_api.create("one")
 
-    assert node["schedulingConfig"] == {"spot": True}
-    assert isinstance(node["id"], str)
-    assert 0 < int(node["id"]) < 2**63
-    assert local_api.ready("two")["schedulingConfig"] == {}
+    answer = local_api.call(verb, path.format(operation=operation["name"]), {}, **query)
+
+    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "FAILED_PRECONDITION")
+    local_api.machines.hold.set()
+    assert "response" in local_api.ended(operation)
 
 
 def test_the_callers_fields_are_stored_and_output_only_fields_are_ignored(local_api):
@@ -65,6 +78,7 @@ def test_the_callers_fields_are_stored_and_output_only_fields_are_ignored(local_
         metadata={"ssh-keys": "ann:ssh-ed25519 AAAA"},
         tags=["tpu"],
         description="first",
+        schedulingConfig={"spot": True, "preemptible": False},
         state="PREEMPTED",
         id="7",
     )
@@ -72,6 +86,7 @@ def test_the_callers_fields_are_stored_and_output_only_fields_are_ignored(local_
     assert node["labels"] == {"fleet": "demo"}
     assert node["tags"] == ["tpu"]
     assert node["description"] == "first"
+    assert node["schedulingConfig"] == {"spot": True}
     assert node["state"] == "READY"
     assert node["id"] != "7"
     specs = local_api.machines.specs.values()
@@ -107,40 +122,20 @@ def test_machines_have_unique_host_names_in_googles_pattern(local_api):
     assert {len(name) for name in names} == {len("t1v-n-01234567-w-0")}
 
 
-def test_deleting_a_node_deletes_its_machines(local_api):
-    local_api.ready("one")
-
-    ended = local_api.ended(local_api.delete("one"))
-
-    assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
-    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
-    assert local_api.machines.specs == {}
-
-
-def test_a_node_deleted_during_creation_leaves_no_machine(local_api):
+def test_a_node_deleted_during_creation_leaves_no_machine_and_is_deleted_only_once(local_api):
     local_api.machines.hold = threading.Event()
     creation = local_api.create("one")
     assert local_api.machines.reached_hold.wait(20)
-    deletion = local_api.delete("one")
-    assert local_api.node("one")["state"] == "DELETING"
-    local_api.machines.hold.set()
 
+    deletion = local_api.delete("one")
+
+    assert local_api.node("one")["state"] == "DELETING"
+    again = local_api.call("DELETE", f"{NODES}/one")
+    assert (again.status_code, again.json()["error"]["status"]) == (400, "FAILED_PRECONDITION")
+    local_api.machines.hold.set()
     assert "response" in local_api.ended(deletion)
     assert local_api.ended(creation)["error"]["code"] == 10
     assert local_api.machines.specs == {}
-
-
-def test_a_node_in_deletion_cannot_be_deleted_again(local_api):
-    local_api.machines.hold = threading.Event()
-    local_api.create("one")
-    assert local_api.machines.reached_hold.wait(20)
-    local_api.delete("one")
-
-    answer = local_api.call("DELETE", f"locations/{ZONE}/nodes/one")
-
-    local_api.machines.hold.set()
-    assert answer.status_code == 400
-    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
 
 
 def test_a_machine_that_does_not_start_fails_the_operation_and_leaves_no_node(local_api):
@@ -166,15 +161,18 @@ def test_a_failed_node_with_undeletable_machines_is_listed_until_a_delete_succee
     assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
 
 
-def test_a_failed_delete_has_a_reason_and_can_be_repeated(local_api):
+def test_a_failed_delete_has_a_reason_and_a_second_one_deletes_the_node_and_machines(local_api):
     local_api.ready("one")
     local_api.machines.refuse = {"delete": 1}
 
-    error = local_api.ended(local_api.delete("one"))["error"]
+    failed = local_api.ended(local_api.delete("one"))
+    node = local_api.node("one")
+    ended = local_api.ended(local_api.delete("one"))
 
-    assert "would not delete" in error["message"]
-    assert local_api.node("one")["state"] == "TERMINATED"
-    assert "response" in local_api.ended(local_api.delete("one"))
+    assert "would not delete" in failed["error"]["message"]
+    assert node["state"] == "TERMINATED"
+    assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    assert local_api.call("GET", f"{NODES}/one").status_code == 404
     assert local_api.machines.specs == {}
 
 
@@ -229,20 +227,20 @@ def refusal(local_api, body):
     return answer.status_code, answer.json()["error"]
 
 
-def test_an_unknown_accelerator_type_is_refused_with_the_known_ones(local_api):
-    code, error = refusal(local_api, {**NODE, "acceleratorType": "v4-7"})
+@pytest.mark.parametrize(
+    ("field", "value", "known"),
+    [
+        ("acceleratorType", "v4-7", "v4-8, v4-16"),
+        ("runtimeVersion", "tpu-windows", "tpu-ubuntu2204-base"),
+    ],
+)
+def test_an_unknown_type_or_version_is_refused_with_the_known_ones(local_api, field, value, known):
+    code, error = refusal(local_api, {**NODE, field: value})
 
     assert (code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
-    assert '"v4-7" was not found in the zone us-central2-b' in error["message"]
-    assert "v4-8, v4-16" in error["message"]
-    assert error["details"][0]["fieldViolations"][0]["field"] == "node.acceleratorType"
-
-
-def test_an_unknown_runtime_version_is_refused_with_the_known_ones(local_api):
-    code, error = refusal(local_api, {**NODE, "runtimeVersion": "tpu-windows"})
-
-    assert code == 400
-    assert "tpu-ubuntu2204-base" in error["message"]
+    assert f'"{value}" was not found in the zone us-central2-b' in error["message"]
+    assert known in error["message"]
+    assert error["details"][0]["fieldViolations"][0]["field"] == f"node.{field}"
 
 
 @pytest.mark.parametrize(
@@ -288,12 +286,21 @@ def test_a_taken_name_is_refused(local_api):
     assert local_api.node("one") == node
 
 
-def test_an_unknown_node_is_a_404_with_its_full_name(local_api):
-    for verb, suffix in (("GET", ""), ("DELETE", ""), ("POST", ":getGuestAttributes")):
-        answer = local_api.call(verb, f"locations/{ZONE}/nodes/none{suffix}")
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["status"]) == (404, 404, "NOT_FOUND")
-        assert f"projects/local-fleet/locations/{ZONE}/nodes/none" in error["message"]
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", f"{NODES}/none"),
+        ("DELETE", f"{NODES}/none"),
+        ("POST", f"{NODES}/none:getGuestAttributes"),
+        ("POST", "/_localcloud/nodes/none:preempt"),
+    ],
+)
+def test_an_unknown_node_is_a_404_with_its_name(local_api, verb, path):
+    answer = local_api.call(verb, path)
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["status"]) == (404, 404, "NOT_FOUND")
+    assert "nodes/none" in error["message"]
 
 
 def test_an_unknown_zone_is_a_404_with_the_known_zones(local_api):
@@ -346,24 +353,17 @@ def test_guest_attributes_can_be_selected_by_worker_and_key(local_api, path, key
     assert all(item["value"].endswith("-w-1") for item in value.get("items", []))
 
 
-def test_guest_attributes_of_an_unknown_worker_are_refused(local_api):
-    local_api.ready("one")
+@pytest.mark.parametrize(
+    ("version", "verb"), [("v2", "getGuestAttributes"), ("v2alpha1", "simulateMaintenanceEvent")]
+)
+def test_a_request_for_an_unknown_worker_is_refused(local_api, version, verb):
+    node = local_api.ready("one")
 
-    answer = attributes(local_api, workerIds=["2"])
+    answer = local_api.call("POST", f"/{version}/{NAME}:{verb}", {"workerIds": ["2"]})
 
     assert answer.status_code == 400
     assert "it has 0, 1" in answer.json()["error"]["message"]
-
-
-def test_guest_attributes_of_a_node_that_is_not_ready_are_refused(local_api):
-    local_api.machines.hold = threading.Event()
-    local_api.create("one")
-
-    answer = attributes(local_api)
-
-    local_api.machines.hold.set()
-    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
-    local_api.state_is("one", "READY")
+    assert local_api.node("one") == node
 
 
 def test_lower_case_labels_of_any_script_are_accepted(local_api):
