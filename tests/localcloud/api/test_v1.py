@@ -26,23 +26,21 @@ def test_v1_lists_a_tpu_with_its_network_address_and_version(local_api):
 
 
 @pytest.mark.parametrize(
-    ("collection", "field"), [("acceleratorTypes", "type"), ("tensorflowVersions", "version")]
+    ("path", "collection", "field"),
+    [
+        (HERE, "locations", "locationId"),
+        (f"{HERE}/{ZONE}/acceleratorTypes", "acceleratorTypes", "type"),
+        (f"{HERE}/{ZONE}/tensorflowVersions", "tensorflowVersions", "version"),
+    ],
 )
-def test_v1_lists_and_describes_types_and_versions(local_api, collection, field):
-    listed = local_api.get(f"{HERE}/{ZONE}/{collection}")[collection]
+def test_v1_lists_and_describes_what_exists(local_api, path, collection, field):
+    listed = local_api.get(path)[collection]
 
     first = local_api.get(f"/v1/{listed[0]['name']}")
 
     assert first == listed[0]
     assert set(first) == {"name", field}
     assert f"/{collection}/" in first["name"]
-
-
-def test_v1_lists_and_describes_locations(local_api):
-    listed = local_api.get(HERE)["locations"]
-
-    assert ZONE in [location["locationId"] for location in listed]
-    assert local_api.get(f"{HERE}/{ZONE}")["locationId"] == ZONE
 
 
 def test_v1_refuses_to_create_nodes(local_api):
