@@ -122,6 +122,7 @@ def test_lists_have_pages_filters_and_an_order(compute):
     assert compute.refused("GET", DISKS, filter="name eq (") == (400, "invalid")
     assert compute.refused("GET", DISKS, filter="colour eq red") == (400, "invalid")
     assert compute.refused("GET", DISKS, maxResults="many") == (400, "invalid")
+    assert compute.refused("GET", DISKS, maxResults=501) == (400, "invalid")
     assert compute.refused("GET", DISKS, pageToken="nonsense") == (400, "invalid")
 
     # Compute sorts only by name or newest first.
@@ -200,6 +201,8 @@ def test_the_aggregated_list_of_subnetworks_is_grouped_by_region(compute):
 
     subnetworks = items["regions/us-central2"]["subnetworks"]
     assert [subnet["name"] for subnet in subnetworks] == ["default", "other"]
+    assert compute.names("regions/us-central2/subnetworks") == ["default", "other"]
+    assert "subnetworks" not in compute.get("global/networks/bare")
     assert filtered["regions/us-central2"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert [len(item["subnetworks"]) for item in page["items"].values()] == [1]
     assert page["nextPageToken"]
