@@ -40,6 +40,12 @@ def ask(api, name="qr", *specs, **fields):
     return answer.json()
 
 
+def active(api, *specs, **fields):
+    """Request a queued resource and wait until it is ACTIVE."""
+    ask(api, "qr", *specs, **fields)
+    api.queued("qr", "ACTIVE")
+
+
 def delete(api, name="qr", **query):
     return api.call("DELETE", f"{PATH}/{name}", **query)
 
@@ -80,23 +86,15 @@ def test_a_request_with_a_node_in_creation_is_provisioning(local_api):
     local_api.queued("qr", "ACTIVE")
 
 
-def test_slices_are_named_by_prefix_and_number(local_api):
-    ask(local_api, "qr", slices(3, nodeIdPrefix="s"))
-
-    local_api.queued("qr", "ACTIVE")
+@pytest.mark.parametrize(
+    ("params", "names"), [({"nodeIdPrefix": "s"}, ["s-0", "s-1"]), ({}, ["qr-0", "qr-1"])]
+)
+def test_slices_are_named_by_prefix_or_request_and_number(local_api, params, names):
+    active(local_api, slices(2, **params))
     nodes = local_api.get("locations/-/nodes")["nodes"]
 
-    assert [node["name"].split("/")[-1] for node in nodes] == ["s-0", "s-1", "s-2"]
-    assert [node["multisliceNode"] for node in nodes] == [True] * 3
-
-
-def test_slices_without_a_prefix_are_named_like_the_request(local_api):
-    ask(local_api, "big", slices(2))
-
-    local_api.queued("big", "ACTIVE")
-
-    names = [node["name"].split("/")[-1] for node in local_api.get("locations/-/nodes")["nodes"]]
-    assert names == ["big-0", "big-1"]
+    assert [node["name"].split("/")[-1] for node in nodes] == names
+    assert [node["multisliceNode"] for node in nodes] == [True] * 2
 
 
 def test_a_spot_request_creates_a_spot_node_and_a_guaranteed_one_does_not(local_api):
@@ -152,34 +150,22 @@ def test_a_request_with_a_later_start_is_accepted_and_starts_then(local_api):
     local_api.queued("qr", "ACTIVE")
 
 
-def test_a_preempted_node_suspends_its_request(local_api):
-    ask(local_api, spot={})
-    local_api.queued("qr", "ACTIVE")
+def test_a_preempted_slice_preempts_the_others_and_suspends_the_request(local_api):
+    active(local_api, slices(3, nodeIdPrefix="s"), spot={})
     starts = list(local_api.machines.starts)
-
-    local_api.preempt("one")
-
-    reply = local_api.queued("qr", "SUSPENDED")
-    assert reply["state"]["stateInitiator"] == "SERVICE"
-    assert local_api.node("one")["state"] == "PREEMPTED"
-    assert local_api.machines.starts == starts
-
-
-def test_a_preempted_slice_preempts_the_others(local_api):
-    ask(local_api, "qr", slices(3, nodeIdPrefix="s"), spot={})
-    local_api.queued("qr", "ACTIVE")
 
     local_api.preempt("s-1")
 
-    local_api.queued("qr", "SUSPENDED")
+    reply = local_api.queued("qr", "SUSPENDED")
+    assert reply["state"]["stateInitiator"] == "SERVICE"
     states = {node["state"] for node in local_api.get("locations/-/nodes")["nodes"]}
     assert states == {"PREEMPTED"}
     assert local_api.machines.specs == {}
+    assert local_api.machines.starts == starts
 
 
 def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
 
     local_api.ended(local_api.delete("one"))
 
@@ -187,8 +173,7 @@ def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_ap
 
 
 def test_deleting_an_active_request_needs_force(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
 
     unforced = delete(local_api)
     forced = delete(local_api, force="true")
@@ -203,16 +188,14 @@ def test_deleting_an_active_request_needs_force(local_api):
 
 
 def test_deleting_a_suspended_request_deletes_its_node(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
     local_api.preempt("one")
     local_api.queued("qr", "SUSPENDED")
 
     local_api.ended(delete(local_api).json())
 
     assert local_api.get("locations/-/nodes") == {}
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
 
 
 def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
@@ -240,8 +223,7 @@ def test_a_request_in_deletion_is_deleting(local_api):
 
 
 def test_a_delete_that_cannot_delete_machines_fails_and_can_be_repeated(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
     local_api.machines.refuse = {"delete": 1}
 
     error = local_api.ended(delete(local_api, force="true").json())["error"]
@@ -263,8 +245,7 @@ def test_a_request_whose_machine_fails_to_start_fails_and_leaves_no_node(local_a
 
 
 def test_a_reset_reboots_the_machines(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
     machines = sorted(local_api.machines.specs)
 
     operation = local_api.call("POST", f"{PATH}/qr:reset", {}).json()
@@ -276,8 +257,7 @@ def test_a_reset_reboots_the_machines(local_api):
 
 
 def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, monkeypatch):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
     local_api.machines.hold = threading.Event()
     answers = []
     reset = threading.Thread(
@@ -344,8 +324,7 @@ def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(l
 
 
 def test_a_taken_name_of_a_request_or_node_is_refused(local_api):
-    ask(local_api)
-    local_api.queued("qr", "ACTIVE")
+    active(local_api)
 
     assert post(local_api, "qr", spec("two")).status_code == 409
     assert post(local_api, "other", spec("one")).status_code == 409
