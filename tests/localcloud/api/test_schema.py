@@ -11,7 +11,6 @@ from tests.localcloud.api import google_schema
 from tests.localcloud.api.google_schema import SchemaError, check_message
 from tests.localcloud.api.local_api import ZONE
 
-SMALL = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-base"}
 NODE = {
     "name": "projects/p/locations/z/nodes/n",
     "state": "READY",
@@ -48,43 +47,32 @@ def test_every_method_has_the_documented_name_verb_path_and_parameters(local_api
 
 def test_every_v2_methods_answer_matches_the_document(local_api):
     location = f"locations/{ZONE}"
-    spec = {"parent": f"projects/local-fleet/{location}", "nodeId": "queued", "node": SMALL}
-    calls = (
-        ("GET", "locations", None, {}),
-        ("GET", location, None, {}),
-        ("POST", f"{location}:generateServiceIdentity", {}, {}),
-        ("GET", f"{location}/acceleratorTypes", None, {}),
-        ("GET", f"{location}/acceleratorTypes/v4-8", None, {}),
-        ("GET", f"{location}/runtimeVersions", None, {}),
-        ("GET", f"{location}/runtimeVersions/tpu-vm-base", None, {}),
-        ("POST", f"{location}/nodes", SMALL, {"nodeId": "one"}),
-        ("GET", "locations/-/nodes", None, {}),
-        ("GET", f"{location}/nodes/one", None, {}),
-        ("PATCH", f"{location}/nodes/one", {"labels": {"a": "b"}}, {"updateMask": "labels"}),
-        ("POST", f"{location}/nodes/one:getGuestAttributes", {}, {}),
-        ("POST", f"{location}/nodes/one:stop", {}, {}),
-        ("POST", f"{location}/nodes/one:start", {}, {}),
-        ("DELETE", f"{location}/nodes/one", None, {}),
-        (
-            "POST",
-            f"{location}/queuedResources",
-            {"tpu": {"nodeSpec": [spec]}, "spot": {}},
-            {"queuedResourceId": "qr"},
-        ),
-        ("GET", "locations/-/queuedResources", None, {}),
-        ("GET", f"{location}/queuedResources/qr", None, {}),
-        ("POST", f"{location}/queuedResources/qr:reset", {}, {}),
-        ("DELETE", f"{location}/queuedResources/qr", None, {"force": "true"}),
-        ("GET", "locations/-/operations", None, {}),
-    )
-    for verb, path, body, query in calls:
-        answer = local_api.call(verb, path, body, **query)
+    node, queued_resource = f"{location}/nodes/one", f"{location}/queuedResources/qr"
+    local_api.ready("one", acceleratorType="v4-8")
+    local_api.queue("qr", {"nodeId": "queued"}, spot={})
+    local_api.queued("qr", "ACTIVE")
+
+    for path in (
+        *("locations", location, "locations/-/nodes", "locations/-/operations"),
+        *(f"{location}/acceleratorTypes", f"{location}/acceleratorTypes/v4-8"),
+        *(f"{location}/runtimeVersions", f"{location}/runtimeVersions/tpu-vm-base"),
+        "locations/-/queuedResources",
+    ):
+        local_api.get(path)
+    for verb, path, query in (
+        ("POST", f"{location}:generateServiceIdentity", {}),
+        ("POST", f"{node}:getGuestAttributes", {}),
+        ("PATCH", node, {"updateMask": "labels"}),
+        ("POST", f"{node}:stop", {}),
+        ("POST", f"{node}:start", {}),
+        ("DELETE", node, {}),
+        ("POST", f"{queued_resource}:reset", {}),
+        ("DELETE", queued_resource, {"force": "true"}),
+    ):
+        answer = local_api.call(verb, path, {}, **query)
         assert answer.status_code == 200, answer.text
         if "/operations/" in answer.json().get("name", ""):
             assert "error" not in local_api.ended(answer.json())
-        if path.endswith("queuedResources"):
-            local_api.state_is("queued", "READY")
-            local_api.queued("qr", "ACTIVE")
     local_api.call("POST", f"/v2/{name_of_last(local_api)}:cancel")
     local_api.call("DELETE", f"/v2/{name_of_last(local_api)}")
 
