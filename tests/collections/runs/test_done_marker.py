@@ -185,7 +185,7 @@ def test_a_marker_with_an_invalid_field_is_ignored(value):
     assert parse_marker(value, "mine") is None
 
 
-def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
+def launched_again(tmp_path, monkeypatch, attempt: int, launched_at: float = 0.0) -> str:
     """Return the status that a launch finds on a new worker if the record is at ``attempt``."""
     launched = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
@@ -193,16 +193,22 @@ def launched_again(tmp_path, monkeypatch, attempt: int) -> str:
     monkeypatch.setattr(run_module, "unit_states", lambda *_, **__: {"mine": {}})
     monkeypatch.setattr(run_module, "blockers", lambda *_: [])
     monkeypatch.setattr(run_module, "release_problem", lambda *_: "")
-    return run_module.checked(PARAMS | {"finished_attempt": attempt}, paths, check=False)["status"]
+    finished = {"finished_attempt": attempt, "finished_launch": launched_at}
+    return run_module.checked(PARAMS | finished, paths, check=False)["status"]
 
 
-@pytest.mark.parametrize(("recorded", "status"), [(3, "done"), (4, "absent")])
+@pytest.mark.parametrize(
+    ("recorded", "launched_s_ago", "status"),
+    [(3, 60.0, "done"), (4, 60.0, "absent"), (3, -3600.0, "absent")],
+    ids=["done", "a later attempt", "an older run of this name"],
+)
 def test_a_new_worker_does_not_start_a_run_whose_recorded_attempt_is_done(
-    tmp_path, monkeypatch, recorded, status
+    tmp_path, monkeypatch, recorded, launched_s_ago, status
 ):
     end(tmp_path, str(tmp_path / "checkpoints/mine"))
+    launched_at = time.time() - launched_s_ago
 
-    assert launched_again(tmp_path, monkeypatch, recorded) == status
+    assert launched_again(tmp_path, monkeypatch, recorded, launched_at) == status
 
 
 def test_a_launch_warns_if_the_done_marker_cannot_be_read(tmp_path, monkeypatch):
@@ -213,7 +219,9 @@ def test_a_launch_warns_if_the_done_marker_cannot_be_read(tmp_path, monkeypatch)
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     launched_again(tmp_path, monkeypatch, 3)
 
-    answer = run_module.checked(PARAMS | {"finished_attempt": 3}, paths, check=False)
+    answer = run_module.checked(
+        PARAMS | {"finished_attempt": 3, "finished_launch": 0.0}, paths, check=False
+    )
 
     assert answer["status"] == "absent"
     assert "cannot check whether the run is done (Input/output error)" in answer["blockers"][0]

@@ -43,7 +43,7 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 free = {"type": "raw"}
 names = "run state launch process_id env secrets token preemptible device_glob code code_paths"
-names += " finished_attempt image_error until seconds lines heartbeat show"
+names += " finished_attempt finished_launch image_error until seconds lines heartbeat show"
 module = AnsibleModule({name: free for name in names.split()}, supports_check_mode=True)
 given = {key: value for key, value in module.params.items() if value is not None}
 if given.get("secrets"):

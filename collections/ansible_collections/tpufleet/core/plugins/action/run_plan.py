@@ -139,6 +139,7 @@ class ActionModule(ActionBase):
                     "is_recorded": result.is_recorded,
                     "was_wanted": result.was_wanted,
                     "finished_attempt": result.finished_attempt,
+                    "finished_launch": result.finished_launch,
                 }
                 for result in results
             },

@@ -36,6 +36,11 @@ options:
       directory names this attempt. V(0) to ignore the marker.
     type: int
     default: 0
+  finished_launch:
+    description: When O(finished_attempt) was launched, in unix seconds. A marker from before it
+      belongs to an older run of the same name.
+    type: float
+    default: 0.0
   env:
     description: The inventory's environment variables for trainers on this worker. Those of the
       launch override them.
@@ -157,9 +162,8 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
             cause = request_failure(error) if isinstance(error, OSError) else "malformed answer"
             problem = f"{spec.checkpoints}: cannot check whether the run is done ({cause})"
             return {**result, "status": launch_status, "info": observed, "blockers": [problem]}
-        launch_status = (
-            "done" if marker and marker.attempt == params["finished_attempt"] else launch_status
-        )
+        if marker and marker.is_of(params["finished_attempt"], params["finished_launch"]):
+            launch_status = "done"
     if launch_status not in ("running", "done"):
         device_glob, is_preemptible = params["device_glob"], params["preemptible"]
         result["blockers"] = blockers(process, paths, device_glob, units, is_preemptible)
@@ -264,6 +268,7 @@ def main() -> None:
             "launch": {"type": "dict"},
             "process_id": {"type": "int", "default": 0},
             "finished_attempt": {"type": "int", "default": 0},
+            "finished_launch": {"type": "float", "default": 0.0},
             "env": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "token": {"type": "str", "no_log": True},

@@ -154,7 +154,8 @@ launches:
 recorded:
   description: A dictionary for each run, by name. C(is_recorded) says whether the attempt was
     recorded, so that the run may start at once. C(was_wanted) says whether the run was wanted
-    before. C(finished_attempt) is the attempt that may have marked this launch as done, or 0.
+    before. C(finished_attempt) is the attempt that may have marked this launch as done, or 0;
+    C(finished_launch) is the time of its launch in unix seconds.
   returned: success
   type: dict
 notes:

@@ -16,6 +16,8 @@ from .contract import DONE_MARKER
 from .safe_files import read_json
 
 MAX_BYTES = 4096
+CLOCK_SKEW_S = 60.0
+"""How much the clocks of a worker and a controller may differ, in seconds."""
 
 
 class DoneMarker(NamedTuple):
@@ -24,6 +26,13 @@ class DoneMarker(NamedTuple):
     run: str
     attempt: int
     time: float
+
+    def is_of(self, attempt: int, launched_at: float) -> bool:
+        """Return whether an attempt that was launched at ``launched_at`` wrote this marker.
+
+        If not, it belongs to an older run of this name, whose record was deleted or is elsewhere.
+        """
+        return self.attempt == attempt and self.time > launched_at - CLOCK_SKEW_S
 
 
 def parse_marker(value: object, run: str) -> DoneMarker | None:

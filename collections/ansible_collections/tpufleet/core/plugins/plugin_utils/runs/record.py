@@ -94,6 +94,12 @@ class RunRecord:
         return events[-1].time if events and events[-1].kind is EventKind.LAUNCHED else None
 
     @property
+    def last_launch(self) -> float:
+        """When the last attempt was launched, in unix seconds; 0 if the history does not say."""
+        launches = [event.time for event in self.history if event.kind is EventKind.LAUNCHED]
+        return max(launches, default=0.0)
+
+    @property
     def is_wanted(self) -> bool:
         """Whether the run should be running."""
         return self.wanted is DesiredState.RUNNING

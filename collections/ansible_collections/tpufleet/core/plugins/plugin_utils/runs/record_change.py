@@ -34,6 +34,7 @@ class RecordLaunchResult:
         was_wanted: whether the run was wanted before.
         finished_attempt: the last attempt if its definition equals that of this launch, else 0. If
             this attempt has a done marker, the run is done already.
+        finished_launch: when that attempt was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
 
@@ -41,6 +42,7 @@ class RecordLaunchResult:
     is_recorded: bool
     was_wanted: bool
     finished_attempt: int = 0
+    finished_launch: float = 0.0
     changes: tuple[str, ...] = ()
 
 
@@ -93,7 +95,10 @@ def record_launch(
         if not is_checked and (is_relaunch or was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
             finished_attempt = last_attempt if is_same else 0
-            return RecordLaunchResult(attempt_launch, False, was_wanted, finished_attempt, changes)
+            finished_launch = last_record.last_launch if last_record else 0.0
+            return RecordLaunchResult(
+                attempt_launch, False, was_wanted, finished_attempt, finished_launch, changes
+            )
         if is_relaunch and not was_wanted:
             state = last_record.wanted if last_record else "unknown here"
             raise RunError(f"run {run}: not launched, because its desired state is {state}")

@@ -18,7 +18,7 @@ from .causes import Cause, CauseCode
 from .decision import DESTRUCTIVE, LAUNCHES, Decision
 from .event_kind import RECREATIONS, Action, DesiredState, EventKind
 from .history import Event
-from .lease import MAX_SKEW_S, Claim, Lease, LeaseHeldError, Leases, lease_name
+from .lease import Claim, Lease, LeaseHeldError, Leases, lease_name
 from .observation import DEAD, FOREIGN, READY, Observation, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot
 from .record import RunRecord
@@ -187,16 +187,9 @@ class WatchPass:
             return outcome.without_action(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
 
     def _is_done(self, record: RunRecord) -> bool:
-        """Return whether a done marker exists for the recorded attempt. Raises CloudError.
-
-        A marker from before the last launch belongs to an older run of this name, whose record was
-        deleted or is on another controller.
-        """
+        """Return whether a done marker exists for the recorded attempt. Raises CloudError."""
         marker = self.read_done(record)
-        if marker is None or marker.attempt != record.attempt:
-            return False
-        launches = [event.time for event in record.history if event.kind is EventKind.LAUNCHED]
-        return marker.time > max(launches, default=0.0) - MAX_SKEW_S
+        return marker is not None and marker.is_of(record.attempt, record.last_launch)
 
     def _act_leased(
         self,
