@@ -15,6 +15,7 @@ INHERITED_VARIABLES = (
     "ansible_user",
     "ansible_ssh_private_key_file",
     "ansible_ssh_common_args",
+    "ansible_control_path",
     "ansible_connection",
     "ansible_python_interpreter",
     "tpu_name",

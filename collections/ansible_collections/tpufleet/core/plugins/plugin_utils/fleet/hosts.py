@@ -6,6 +6,7 @@ Each worker of a READY TPU is one host. Any other TPU is one host without an add
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -230,7 +231,7 @@ def _worker_host(
         "ansible_host": address,
         # Workers of two networks can have the same address. Ansible's default path would let the
         # second one use the connection that is open to the first, without a check of its host key.
-        "ansible_control_path": f"%(directory)s/{alias_of(node.key, worker)}-%%r",
+        "ansible_control_path": f"%(directory)s/{_socket_name(node.key, worker, address)}",
     }
     if options.ssh_user:
         own_variables["ansible_user"] = options.ssh_user
@@ -248,6 +249,15 @@ def _worker_host(
         *((slice_.group,) if slice_.group else ()),
     )
     return Host(name, node, groups, node_variables(node, slice_) | trust_inert(own_variables))
+
+
+def _socket_name(node_key: str, worker: int, address: str) -> str:
+    """Return the name of ssh's control socket for a worker; ssh replaces ``%r`` by the user.
+
+    It is short, because a socket's path has at most 107 characters (unix(7)).
+    """
+    digest = hashlib.sha256(f"{alias_of(node_key, worker)} {address}".encode()).hexdigest()
+    return f"{digest[:10]}-%%r"
 
 
 def _ssh_arguments(
