@@ -35,7 +35,9 @@ class Page:
         keys = [key(item) for item in items]
         if self.after in keys:
             return items[keys.index(self.after) + 1 :]
-        # The previous page's last item was deleted: continue where it was in the order of keys.
+        if keys != sorted(keys):
+            return []
+        # The previous page's last item was deleted, so continue where it was.
         return [item for item, own in zip(items, keys, strict=True) if own > self.after]
 
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:

@@ -277,3 +277,9 @@ def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scr
 def test_a_missing_permission_in_a_project_suggests_to_check_the_project(message):
     body = {"error": {"code": 403, "message": message}}
     assert errors.CHECK_PROJECT in str(errors.from_http(403, body, "list"))
+
+
+def test_a_missing_permission_for_a_part_of_a_project_does_not_question_the_project():
+    message = "Required 'compute.networks.use' permission for 'projects/x/global/networks/default'"
+    body = {"error": {"code": 403, "message": message}}
+    assert errors.CHECK_PROJECT not in str(errors.from_http(403, body, "list"))

@@ -155,7 +155,9 @@ CHECK_PROJECT = (
     "if the project is not yours, set project in tpu.yml to one that `gcloud projects list` "
     "shows; if it is yours, the account has no role in it, such as roles/tpu.admin"
 )
-_OF_A_PROJECT = re.compile(r"(?:on resource|permission for) \W*(?:[\w.]+/)?projects?[/ ]")
+_OF_A_PROJECT = re.compile(
+    r"on resource \W*(?:[\w.]+/)?projects?[/ ]|permission for 'projects/[^/']+'"
+)
 """What the TPU API and the Compute API write if an account has no access to a project."""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 

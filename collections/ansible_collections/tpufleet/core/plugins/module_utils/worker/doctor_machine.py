@@ -309,7 +309,7 @@ def kernel_lines() -> list[str] | None:
         except (OSError, subprocess.TimeoutExpired):
             continue
         if result.returncode == 0:
-            return result.stdout.decode("utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            return result.stdout.decode("utf-8", errors="replace").splitlines()
     return None
 
 
