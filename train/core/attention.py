@@ -17,10 +17,10 @@ type Segments = jax.Array | None
 """Document number of each position (b, t); None if no sequence has several documents."""
 
 BLOCK = 64
-"""Minimum number of queries per block. Measured with 128 positions: 32 and 64 are the fastest."""
+"""Minimum number of queries per block. In measurements with 128 positions, 32 and 64 were best."""
 
 LANES = 128
-"""Lanes of a TPU's vector register; the splash kernel's sequence length must be a multiple."""
+"""Lanes of a TPU's vector register. The splash kernel needs sequences of a multiple of them."""
 
 MAX_BLOCKS = 8
 """Maximum number of blocks per sequence. More blocks skip more of the masked logits (8 blocks skip
@@ -98,7 +98,7 @@ def cudnn(
 def splash(
     q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
-    """Compute attention with JAX's splash kernel for TPUs; for tests, other devices interpret it.
+    """Compute attention with JAX's splash kernel for TPUs; other devices interpret it (slow).
 
     The kernel needs a sequence length that is a multiple of LANES, so sequences are padded with
     zeros at the end, which the causal mask excludes.
@@ -133,7 +133,7 @@ def splash(
 def plain(
     q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
-    """Compute attention with all scores at once, and mask later positions."""
+    """Compute attention with the logits of all queries at once; mask the later positions."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     return _attend(q_bhqe, k_bhke, v_bhke, 0, segments_bt).swapaxes(1, 2)
 
@@ -170,7 +170,7 @@ def _same_document(segments_bq: jax.Array, segments_bk: jax.Array) -> jax.Array:
 def _attend(
     q_bhqe: jax.Array, k_bhke: jax.Array, v_bhke: jax.Array, first: int, segments_bk: Segments
 ) -> jax.Array:
-    """Compute attention; ``first`` is the position of the first query. Keys begin at position 0."""
+    """Compute attention of queries from position ``first`` on; keys begin at position 0."""
     dtype = q_bhqe.dtype
     scores_bhqk = jnp.einsum("bhqe,bhke->bhqk", q_bhqe, k_bhke, preferred_element_type=jnp.float32)
     q, k = scores_bhqk.shape[2:]

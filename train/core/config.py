@@ -62,7 +62,7 @@ class ModelConfig:
     """Vocabulary size; at least the corpus's, which ``python -m train prepare`` prints."""
     norm: Literal["layer", "rms"] = "layer"
     norm_epsilon: Positive = 1e-5
-    """Added to the variance (``rms``: to the mean square) before its root is taken."""
+    """Added to the variance (with ``norm: rms``, to the mean square) under the square root."""
     qk_norm: bool = False
     """Whether queries and keys are normalized per head, before the rotary rotation, as in Qwen 3;
     only with ``norm: rms``."""
@@ -85,25 +85,25 @@ class ModelConfig:
 
     @property
     def feedforward_width(self) -> int:
-        """Width of the feed-forward layer, with the default resolved."""
+        """Width of the feed-forward layer: ``feedforward``, or ``4 * width`` if that is null."""
         return 4 * self.width if self.feedforward is None else self.feedforward
 
     @property
     def padded_vocabulary(self) -> int:
-        """Rows of the token embedding: ``vocabulary``, padded to a multiple of 128 if above 1,024.
+        """Rows of the token embedding: ``vocabulary``, above 1,024 rounded up to a multiple of 128.
 
-        Matrix units work on tiles of 128. No token uses the padding.
+        The multiple suits matrix units, which work on tiles of 128. No token uses the added rows.
         """
         return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head, with the default resolved."""
+        """Width of one attention head: ``head_dim``, or ``width / heads`` if that is null."""
         return self.head_dim or self.width // self.heads
 
     @property
     def groups(self) -> int:
-        """Number of key and value heads: ``kv_heads``, or ``heads`` if it is not set."""
+        """Number of key and value heads: ``kv_heads``, or ``heads`` if that is null."""
         return self.kv_heads or self.heads
 
 
@@ -117,8 +117,8 @@ class ComputeConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
     fsdp: Count | None = 1
-    """Devices that share one copy of parameters and optimizer state; null means all devices, or all
-    devices of a slice in a TPU multislice."""
+    """Number of devices that together hold one copy of parameters and optimizer state; null means
+    all devices, in a TPU multislice all devices of a slice."""
     attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
     """Implementation of attention. ``auto`` selects ``splash`` on TPUs, ``cudnn`` on GPUs (for
     bfloat16 and heads that cuDNN supports), ``blocks`` on CPUs, otherwise ``plain``."""
@@ -134,8 +134,8 @@ class ComputeConfig:
     accumulate: Count = 1
     """Microbatches per step (gradient accumulation), to save memory."""
     microbatch: Count | None = None
-    """Limit on the sequences that a device computes at a time. It replaces ``accumulate``: the
-    number of microbatches follows from this limit and the number of devices."""
+    """Maximum number of sequences that a device computes at a time; the number of microbatches
+    follows from this maximum and the number of devices. Set either this key or ``accumulate``."""
     sync: Literal["step", "microbatch"] = "step"
     """How often parameters are gathered and gradients of all devices are added up, if a step has
     several microbatches. Once per ``step`` is faster, but needs 8 bytes per parameter on each
@@ -189,9 +189,9 @@ class CheckpointConfig:
     """When checkpoints are saved and how many are kept; the newest is always kept."""
 
     every: Count = 100
-    """Steps between checkpoints that are kept (see ``keep``)."""
+    """Steps between regular checkpoints, which are not temporary (see ``minutes``)."""
     keep: Count | None = 3
-    """Number of these checkpoints to keep, the newest ones; null keeps all."""
+    """Number of regular checkpoints to keep: the newest ones remain; null keeps all."""
     minutes: NotNegative = 15
     """A temporary checkpoint is saved when the last save is this many minutes old; the next save
     removes it. 0 disables temporary checkpoints."""
@@ -221,8 +221,8 @@ class SampleConfig:
     prompt: str = "\n"
     """Beginning of the text; not empty."""
     length: Annotated[int, Bound(minimum=0)] = 400
-    """Tokens to generate; 0 generates none. During a run, a sample ends after 10 seconds, because
-    training, or the save after SIGTERM, waits for it."""
+    """Tokens to generate; 0 generates none. A sample of a run ends after 10 seconds, because
+    training, or the save after SIGTERM, waits for it. ``python -m train sample`` has no limit."""
     every: Annotated[int, Bound(minimum=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
@@ -269,8 +269,8 @@ class Config:
     log_every: Count = 10
     """Steps between log lines, and between measurements of memory."""
     hang_after: NotNegative = 1800
-    """The process exits if no step finishes for this many seconds. The first step has at least an
-    hour, because it includes restore and compilation. 0 disables this."""
+    """The process exits if no step finishes for this many seconds; 0 disables this limit. The limit
+    of the first step is at least an hour, because that step includes restore and compilation."""
     heartbeat_timeout: Count = 10
     """All processes exit if one of them sends JAX no heartbeat for this many seconds."""
     init_from: str | None = None
@@ -333,7 +333,7 @@ PATHS = (
     "checkpoint.directory",
     "report.tensorboard",
 )
-"""Keys whose values are paths or null, besides those of the sources of text."""
+"""Keys whose values are paths or null. ``_problems`` checks them, and those of each text source."""
 
 
 def _problems(cfg: Config) -> Iterator[str]:
@@ -398,7 +398,7 @@ def microbatches(cfg: Config, devices: int) -> int:
 
 
 def check_batch_divisible(cfg: Config, count: int, units: str) -> None:
-    """Raise ConfigError unless the batch divides evenly over ``count`` processes or devices."""
+    """Raise ConfigError unless microbatches divide evenly over ``count`` processes or devices."""
     if cfg.batch % (cfg.compute.accumulate * count):
         times = f"compute.accumulate ({cfg.compute.accumulate}) times "
         raise ConfigError(

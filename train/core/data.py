@@ -62,7 +62,7 @@ class Corpus:
     def check_heldout(self, otherwise: str = "") -> None:
         """Raise ConfigError unless each source has enough held-out tokens for one sequence.
 
-        ``otherwise`` is appended to the message; it names another fix than more held-out tokens.
+        ``otherwise`` is appended to the message "... hold out more", to name an alternative fix.
         """
         for meta in self._metas:
             if meta.heldout < self._least(meta):
@@ -76,9 +76,10 @@ class Corpus:
         return self._length if meta.documents == "joined" else 2
 
     def rows(self, step: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Return rows of a step's batch: int32 (rows, context + 1), or (rows, 4, context + 1).
+        """Return the sequences of a step's batch that have the indices ``rows``, as int32.
 
-        Packed documents have the second form (data/sequences.py). Steps count from 0.
+        Their shape is (n, context + 1), or (n, 4, context + 1) if any source has packed documents
+        (data/sequences.py). Steps count from 0.
         """
         within = np.arange(self._batch)[rows]
         source_of, numbers = self._schedule.locate(step * self._batch + within)
@@ -91,8 +92,8 @@ class Corpus:
     def heldout_rows(self, count: int, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Space ``count`` sequences evenly over the held-out text; return those at ``rows``.
 
-        They are the same in every call, and have the shape that the method ``rows`` describes. In a
-        mixture, each source has its share of the sequences.
+        The sequences are the same in every call, and have the shape that the method ``rows``
+        describes. In a mixture, each source has its share of the sequences.
         """
         source_of, numbers, counts = heldout_shares(self._weights, count)
         source_of, numbers = source_of[rows], numbers[rows]

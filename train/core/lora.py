@@ -61,9 +61,9 @@ def matrix(name: str) -> str:
 
 
 def merge(params: Params, cfg: Config) -> Params:
-    """Return the model's parameters without adapters.
+    """Return the model's parameters, with the adapters merged into them.
 
-    The product of the two matrices of an adapter, times alpha / rank, is added to its matrix.
+    The product of an adapter's two matrices, times alpha / rank, is added to the adapted matrix.
     """
     merged = {name: a for name, a in params.items() if not is_adapter(name)}
     for name in merged:

@@ -26,11 +26,11 @@ from train.core.output import Head, cross_entropy
 from train.core.sharding import local_copy, spread
 
 type Params = dict[str, jax.Array]
-"""Parameters by name. Names of per-layer parameters begin with ``l_``; their axis 0 is l."""
+"""Parameters by name. Names of per-layer parameters begin with ``l_``; axis 0 is the layer."""
 
 INIT_STD = 0.02
 ONE_HOT_VOCABULARY = 1024
-"""Up to this vocabulary, a one-hot matmul is faster than a lookup, whose gradient is a scatter."""
+"""Largest vocabulary for which a one-hot matmul is faster than a lookup, whose gradient is slow."""
 
 SAVED = ("qkv", "attention", "middle", "feedforward")
 """Names of the arrays that a layer's forward pass saves for its backward pass (``remat: dots``)."""
@@ -42,7 +42,7 @@ class Packed(NamedTuple):
     segments_bt: jax.Array
     """Number of the document of each position, from 1 on; 0 is padding."""
     positions_bt: jax.Array
-    """Position in the document."""
+    """Position of each token in its document."""
 
 
 def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
@@ -98,8 +98,8 @@ def init_params(key: jax.Array, cfg: ModelConfig) -> Params:
 def norm(params: Params, name: str, x: jax.Array, cfg: ModelConfig) -> jax.Array:
     """Normalize the last axis (d or e) in float32, with the scale ``name`` and its bias, if any.
 
-    ``layer``: mean 0 and variance 1, then scale and bias (Ba et al. 2016, arXiv:1607.06450).
-    ``rms``: mean square 1, then scale (Zhang and Sennrich 2019, arXiv:1910.07467).
+    ``norm: layer``: mean 0 and variance 1, then scale and bias (Ba et al. 2016, arXiv:1607.06450).
+    ``norm: rms``: mean square 1, then scale (Zhang and Sennrich 2019, arXiv:1910.07467).
     """
     y = x.astype(jnp.float32)
     if cfg.norm == "layer":
@@ -129,8 +129,8 @@ def rotate(
     """Apply rotary position embeddings (Su et al. 2021, "RoFormer", arXiv:2104.09864).
 
     As in Llama, the i-th numbers of the first and the second half of axis e form a pair. At
-    position t, the pair is rotated by the angle t times its frequency. ``positions_bt`` replaces
-    the positions in the sequence.
+    position t, a pair is rotated by the angle t times the pair's frequency. ``positions_bt``, if
+    given, are used instead of the positions in the sequence.
     """
     t, e = x_bthe.shape[1], x_bthe.shape[3]
     positions = jnp.arange(t) if positions_bt is None else positions_bt
@@ -143,7 +143,7 @@ def rotate(
 def frequencies(width: int, cfg: RotaryConfig) -> jax.Array:
     """Return the frequencies of the pairs of a head in radians per position: float32 (width / 2,).
 
-    They are theta^(-2i / width), lower for a ``factor`` above 1 (Llama 3.1; see RotaryConfig).
+    Pair i has the frequency theta^(-2i / width); RotaryConfig's ``factor`` reduces the lowest ones.
     """
     frequencies_e = cfg.theta ** (-jnp.arange(0, width, 2) / width)
     if cfg.factor == 1:
@@ -256,8 +256,8 @@ def unstack(stacked: jax.Array) -> list[jax.Array]:
 def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
     """Look up token embeddings: (b, t) to (b, t, d).
 
-    A vocabulary up to ONE_HOT_VOCABULARY uses a matmul. A larger one uses a lookup in float32,
-    because the gradient of a lookup adds up all occurrences of a token one by one.
+    A vocabulary up to ONE_HOT_VOCABULARY uses a matmul. A larger one uses a lookup, in float32
+    because the lookup's gradient adds up all occurrences of a token one by one, with rounding.
     """
     v = tokens_vd.shape[0]
     if v <= ONE_HOT_VOCABULARY:
@@ -307,8 +307,9 @@ def loss(
 ) -> jax.Array:
     """Return the sum of the next-token cross-entropy in nats, divided by ``count``, as a scalar.
 
-    ``sequences`` are tokens (b, t + 1), or packed documents (b, 4, t + 1): tokens, segments,
-    positions, and 1 for each token that is learned, otherwise 0.
+    ``sequences`` are tokens (b, t + 1), or packed documents (b, 4, t + 1). The four rows of packed
+    documents are tokens, segments and positions (see Packed), and a mask: 1 for each token that
+    counts in the loss, otherwise 0.
     """
     if sequences.ndim == 2:
         tokens_bt, packed, learned_bt = sequences, None, jnp.ones_like(sequences)
@@ -323,7 +324,7 @@ def loss(
 def learned_tokens(microbatches: jax.Array) -> jax.Array | int:
     """Return how many tokens of several microbatches count in the loss, at least 1.
 
-    ``microbatches`` have one axis more than the sequences that ``loss`` describes.
+    ``microbatches`` are the ``sequences`` of several calls of ``loss``, stacked along axis 0.
     """
     if microbatches.ndim == 3:
         return microbatches[..., 1:].size
@@ -346,5 +347,5 @@ def matrix_axes(name: str) -> tuple[str, str] | None:
 
 
 def is_layer_matrix(name: str) -> bool:
-    """Return whether a parameter has a matrix for each layer."""
+    """Return whether a parameter consists of one matrix per layer."""
     return name.startswith("l_") and matrix_axes(name) is not None

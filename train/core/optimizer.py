@@ -94,7 +94,7 @@ def trainable_names(names: Iterable[str], cfg: Config) -> set[str]:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError if a pattern matches no parameter, or no parameter is left to train.
+    """Raise ConfigError if a name pattern of the config matches nothing, or nothing is trained.
 
     Uses only shapes, so it needs no device.
     """

@@ -16,9 +16,9 @@ BATCH_AXES = ("data", "fsdp")
 def shard(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Shard each parameter over ``fsdp``, along its longest axis that ``fsdp`` divides evenly.
 
-    The axis of the layers is not sharded, because layers are gathered one by one. Parameters
-    without such an axis (small biases and norms) are replicated. Without a mesh, the parameters are
-    returned unchanged.
+    The axis of the layers is not sharded, because layers are gathered one by one. Parameters that
+    have no evenly divisible axis (small biases and norms) are replicated. Without a mesh, the
+    parameters are returned unchanged.
     """
     shards = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1)
     if shards == 1:
