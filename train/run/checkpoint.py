@@ -54,8 +54,9 @@ LAYOUT = "version 2 (separate q, k, v)"
 """Version of the parameters' names and shapes in a checkpoint; change it when model.py changes
 the names or shapes. A checkpoint of another version is refused."""
 DEFAULTS = json.loads(json.dumps(asdict(Config())))
-"""Default of each option, for options that are newer than a checkpoint. The default of a new option
-must be what the trainer did before; if it changes later, LAYOUT must change, too."""
+"""Default of each option, used for options that did not exist when a checkpoint was saved. So the
+default of a new option must be what the trainer did before the option existed. If a default changes
+later, LAYOUT must change, too."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Checkpoints:
         name, is given, damaged checkpoints are renamed, and remains of interrupted saves are
         removed. Only training may pass ``run``, because other commands could destroy a save in
         progress. Raises ConfigError if the directory belongs to another run, if all checkpoints are
-        damaged, or if the processes do not share the directory: each saves a part of the state.
+        damaged, or if the processes, each of which saves a part, do not share the directory.
         """
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
@@ -129,7 +130,7 @@ class Checkpoints:
             "processes share",
         )
         self.latest: int | None = None if step == NONE else step
-        """Step of the newest checkpoint, saved or being saved, or the step given to ``select``."""
+        """Step of the newest checkpoint (complete or being saved) or the selected one; or None."""
         self._saving: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, "checkpoint")
 
@@ -169,9 +170,9 @@ class Checkpoints:
     def restore(self, abstract: State) -> State:
         """Load the checkpoint of ``latest``, with the shapes and shardings of ``abstract``.
 
-        ``abstract`` is a state of jax.ShapeDtypeStruct, or a part of one: the rest is not read. Its
-        shardings may differ from those of the saved state. If the checkpoint is of another model,
-        corpus or optimizer, raises ConfigError with the first difference.
+        ``abstract`` is a state of jax.ShapeDtypeStruct, or a part of a state; arrays outside this
+        part are not read. The shardings may differ from those of the saved state. If the checkpoint
+        is of another model, corpus or optimizer, raises ConfigError with the first difference.
         """
         path = f"{self.directory}/{self.latest}"
         saved = Manifest.parse(self._manifest(self.latest)).of
@@ -317,7 +318,7 @@ class Checkpoints:
             self._fs.rm(f"{self._root}/{step}", recursive=True)
 
     def _is_permanent(self, step: int) -> bool:
-        """Return whether a checkpoint is complete and not temporary; reads its manifest once."""
+        """Return whether a checkpoint has a manifest that does not declare it temporary."""
         if step not in self._permanence:
             try:
                 self._permanence[step] = not Manifest.parse(self._manifest(step)).temporary
@@ -389,7 +390,7 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     """Return the options and the corpus fingerprint that a run and its checkpoint must share.
 
     Frozen parameters, adapters and the optimizer determine the structure of the saved state.
-    Dropout does not, so it may change. Options of adapters may change if there are no adapters.
+    Dropout does not, so it may change. If ``lora.rank`` is 0, the other LoRA options may change.
     """
     lora = asdict(cfg.lora) | {"targets": list(cfg.lora.targets)}
     return {

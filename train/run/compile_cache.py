@@ -23,7 +23,7 @@ from train.storage import one_line, open_filesystem
 log = logging.getLogger(__name__)
 
 FOLDER = "compiled"
-"""Name of the cache's directory, which is in the run directory and beside the checkpoints."""
+"""Name of the cache in the run directory, and of its copy beside the checkpoints."""
 BATCH_FILES = 8
 """Number of programs that are downloaded at once and held in memory."""
 UPLOAD_INTERVAL_SECONDS = 10
@@ -54,9 +54,9 @@ class Programs:
     """Compiled programs in JAX's cache, and their copies in the run's bucket."""
 
     def __init__(self, cache: Path, location: str) -> None:
-        """Open the location of the copies.
+        """Open the location of the copies, a path or gs://bucket/prefix.
 
-        ``cache`` is JAX's cache directory. ``location`` is a path or gs://bucket/prefix.
+        ``cache`` is JAX's cache directory.
         """
         self._cache, self._location = cache, location
         self._fs, self._root = open_filesystem(location)

@@ -16,9 +16,9 @@ def evaluate_heldout(
 ) -> tuple[float, float | None]:
     """Compute the loss on ``evaluate.batches`` batches, spaced evenly over the held-out text.
 
-    Returns the loss in nats per token, and in bits per UTF-8 byte of the text, which is comparable
-    between tokenizers. The latter is None for a mixture, because its weights are shares of
-    sequences, not of bytes.
+    Returns the loss in nats per token, and in bits per UTF-8 byte of the text. Bits per byte are
+    comparable between tokenizers. They are None for a mixture, because the weights of a mixture are
+    shares of sequences, not of bytes.
 
     The batches are sharded over ``mesh``, whose processes must all call this. Raises ConfigError
     if less than one sequence is held out, or if devices do not support the configured attention.

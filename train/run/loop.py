@@ -114,9 +114,10 @@ class Run:
         return True
 
     def save_temporary(self, call: int) -> bool:
-        """Save a checkpoint soon after the last one is ``checkpoint.minutes`` old; 0 means never.
+        """Save a checkpoint if the last one is older than ``checkpoint.minutes``; 0 means never.
 
-        Returns False, without saving, if the run diverged.
+        The save follows some calls later, when all processes have agreed on a step. Returns False,
+        without saving, if the run diverged.
         """
         seconds = 60 * self.cfg.checkpoint.minutes
         is_old = time.monotonic() - self.saved_at > seconds
@@ -143,9 +144,9 @@ class Run:
         """Record the metrics of finished steps; return False if the run diverged and must end now.
 
         With ``wait``, wait for all dispatched steps first. Processes get the metrics of a step at
-        different times, but all must end at the same training call. So after a divergence, this
-        returns True until every process has the metrics of that step: until the next call with
-        ``wait``, or MAX_IN_FLIGHT training calls after the step.
+        different times, but all must end at the same training call. So after a step has diverged,
+        this method returns True until every process has the metrics of that step: until it is
+        called with ``wait``, or until MAX_IN_FLIGHT training calls after that step.
         """
         for metrics in self.in_flight.finished(wait) if self.diverged is None else ():
             rates = metrics.tokens_per_second, metrics.mfu

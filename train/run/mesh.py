@@ -60,7 +60,8 @@ def make_training_mesh(
     """Create the mesh for training on ``devices`` (default: all) and make it the current mesh.
 
     Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
-    does not divide their number, or if the devices do not support the configured attention.
+    does not divide the number of devices (of each slice, in a TPU multislice), or if the devices do
+    not support the configured attention.
     """
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
@@ -83,12 +84,12 @@ def make_mesh(devices: Sequence[jax.Device], fsdp: int | None = None) -> jax.sha
 def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
     """Return the devices as an array (data, fsdp) with fast links along the ``fsdp`` axis.
 
-    ``fsdp`` None means all devices of a slice. The devices of an ``fsdp`` group are neighbors: a
-    box in the slice's torus. Where ``fsdp`` is not a product of whole axes of the torus, the box
-    covers only part of an axis.
+    ``fsdp`` is the length of the ``fsdp`` axis; None means all devices of a slice. The devices
+    along that axis are neighbors: a box in the slice's torus. If ``fsdp`` is not a product of whole
+    axes of the torus, the box covers only part of an axis.
 
-    TPU slices are connected only by the slower data center network. Only the ``data`` axis crosses
-    slices, because it communicates once per step.
+    Only the ``data`` axis extends over several TPU slices, because it communicates once per step,
+    and slices are connected only by the slower data center network.
 
     Raises ConfigError if ``fsdp`` does not divide the devices of a slice.
     """
@@ -115,8 +116,8 @@ def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
 def check_equal(value: str, difference: str) -> None:
     """Raise ConfigError in every process unless ``value`` is the same in all processes.
 
-    ``difference`` completes the error "processes 1, 3 ...": it says how they differ from process
-    0 and how to fix that.
+    ``difference`` is the rest of the error "processes 1, 3 ...": how these processes differ from
+    process 0, and the fix.
     """
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint32)
     digests = multihost_utils.process_allgather(digest).reshape(-1, digest.size)

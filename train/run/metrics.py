@@ -28,8 +28,8 @@ MAX_IN_FLIGHT = 8
 """How many training calls may be dispatched but unfinished; then the process waits for the
 oldest."""
 MAX_SECONDS_IN_FLIGHT = 2.0
-"""How long the unfinished training calls may take together, because after SIGTERM they delay the
-save. One call is always allowed: while it runs, the host prepares the next."""
+"""How long the unfinished training calls may take in total, because after SIGTERM the save waits
+for them. One call may take longer: while it runs, the host prepares the next."""
 
 OPTIONAL = ("heldout_loss", "mfu", "start_seconds", "save_seconds")
 """Metrics that many steps do not have. The lines of such steps do not contain these keys."""

@@ -20,10 +20,10 @@ PEAK_FLOPS = {
     "TPU v3": 61.5e12,
     "TPU7x": 1153.5e12,
 } | {kind: chip.peak_flops for chip in CHIPS.values() for kind in chip.device_kinds}
-"""Published peak bfloat16 FLOP/s per JAX device, by its ``device_kind``. Sources: NVIDIA's data
-sheets (without sparsity); "Peak compute per chip (bf16)" in Google's pages on the
-system architecture, https://docs.cloud.google.com/tpu/docs/v2 and likewise v3 and tpu7x;
-tpu_chips.py for the others. A chip of v2, v3 and TPU7x has two JAX devices.
+"""Published peak bfloat16 FLOP/s per JAX device, by its ``device_kind``. A chip of v2, v3 and TPU7x
+has two JAX devices, each with half of the chip's peak. Sources: for GPUs, NVIDIA's data sheets
+(without sparsity); for TPU v2, v3 and TPU7x, "Peak compute per chip (bf16)" in
+https://docs.cloud.google.com/tpu/docs/v2, v3 and tpu7x; for other TPUs, see tpu_chips.py.
 """
 
 

@@ -29,10 +29,10 @@ def restored_params(
     mesh: jax.sharding.Mesh,
     step: int | None = None,
 ) -> Params:
-    """Load the parameters of the checkpoint of ``step``, or the newest.
+    """Load the parameters of the checkpoint of ``step``; None means the newest checkpoint.
 
-    They are sharded over ``mesh``, whose processes must all call this. Raises
-    ConfigError if the checkpoint does not exist, or if it is of another model or corpus.
+    The parameters are sharded over ``mesh``, whose processes must all call this. Raises ConfigError
+    if the checkpoint does not exist, or if it is of another model, corpus or optimizer.
     """
     directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)

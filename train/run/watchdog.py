@@ -19,7 +19,7 @@ class Watchdog:
     """Timer that logs all stacks and exits with code HUNG when no step finishes for too long."""
 
     def __init__(self, seconds: float, heartbeat: Heartbeat) -> None:
-        """Allow ``seconds`` per step, and at least START_SECONDS for the first; 0: no limit."""
+        """Allow ``seconds`` per step, at least START_SECONDS for the first; 0 means no limit."""
         self._seconds, self._heartbeat = seconds, heartbeat
         self._event, self._off = threading.Event(), False
         if seconds:
