@@ -41,9 +41,10 @@ class Span(NamedTuple):
 
 
 def parse(row: Row) -> list[Message]:
-    """Return the conversation of a row with ``messages``, or with ``prompt`` and ``answer``.
+    """Return the conversation of a row: its ``messages``, or its ``prompt`` and answer.
 
-    Raises CorpusError if the row has neither, or no message of the assistant.
+    The answer has one of the keys ANSWERS. Raises CorpusError if the row has no conversation, or if
+    no message is the assistant's.
     """
     values = row.values
     answer = next((key for key in ANSWERS if isinstance(values.get(key), str)), None)
@@ -80,10 +81,10 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str], origin: str) -> None:
-        """Compile a template; ``tokens`` are bos_token and eos_token.
+        """Compile a template; ``tokens`` maps bos_token and eos_token to their texts.
 
-        Raises ConfigError if the template is invalid (the message begins with ``origin``) or Jinja
-        is not installed.
+        Raises ConfigError if Jinja is not installed or the template is invalid. In the second case,
+        the message begins with ``origin``.
         """
         if importlib.util.find_spec("jinja2") is None:
             raise ConfigError(

@@ -35,7 +35,8 @@ class SourceConfig:
     documents: Literal["joined", "packed", "chat"] = "joined"
     """``joined``: sequences start anywhere in the joined text. ``packed``: sequences contain whole
     documents, each of which attends only to itself. ``chat``: like ``packed``, with conversations
-    of which only the assistant's messages are learned."""
+    of which only the assistant's messages are learned. Documents longer than a sequence are divided
+    (``packed``) or cut (``chat``)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class MixedConfig(SourceConfig):
     """A source of a mixture."""
 
     weight: Annotated[float, Bound(minimum=0, above=True)] = 1.0
-    """Its share of the sequences, relative to the other weights."""
+    """The source's share of the sequences, relative to the weights of all sources."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class DataConfig(SourceConfig):
     """The text to train on: one or several sources, and how they are prepared."""
 
     mixture: tuple[MixedConfig, ...] = ()
-    """Several sources instead of one. Each is a mapping with the keys ``corpus``, ``text``,
-    ``dataset`` and ``documents``, which must not be set outside it, and ``weight``: its share of
-    the sequences, relative to the other weights (default 1)."""
+    """Several sources instead of one. Each has the keys ``corpus``, ``text``, ``dataset`` and
+    ``documents``, which must then not be set in ``data`` itself, and ``weight``: the source's share
+    of the sequences, relative to the weights of all sources (default 1)."""
     tokenizer: str = "ascii"
     """``ascii`` (128 tokens, accents dropped), ``bytes`` (256 tokens, UTF-8), ``bpe`` (trained on
     the text), the path of a tokenizer.json (on disk or gs://), or a repository on the Hugging Face
@@ -81,7 +82,7 @@ class DataConfig(SourceConfig):
 
     @property
     def is_packed(self) -> bool:
-        """Whether sequences consist of whole documents (model.Packed)."""
+        """Whether sequences are packed (data/sequences.py): if any source is not ``joined``."""
         return any(source.documents != "joined" for source in self.sources)
 
 

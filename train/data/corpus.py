@@ -50,9 +50,9 @@ class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
     ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer. ``heldout_learned`` is the
-    number of held-out tokens that count in the loss. The first token of a packed document does not
-    count; in conversations, only learned tokens count. ``heldout_bytes`` is the length of the text
-    of these tokens in bytes of UTF-8.
+    number of held-out tokens that count in the loss: not the first token of a packed document, and
+    in conversations only tokens of the assistant's messages. ``heldout_bytes`` is the length in
+    UTF-8 bytes of the text of the tokens that count.
     """
 
     name: str
@@ -80,8 +80,8 @@ def prepare_all(
 def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False) -> Path:
     """Prepare the corpus, unless this machine has it already, and return its directory.
 
-    ``fetch`` may download the corpus to the given directory, so that it need not be prepared, and
-    returns whether the directory exists now. Several processes may prepare a corpus concurrently:
+    ``fetch`` gets the directory, may download the corpus to it, and returns whether the directory
+    exists now. If not, the corpus is prepared. Several processes may prepare a corpus concurrently:
     the first one that finishes creates the directory. Raises ConfigError for a missing corpus,
     path, dataset or tokenizer and for a directory that cannot be written, CorpusError if the text
     cannot be loaded.

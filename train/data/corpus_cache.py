@@ -48,8 +48,8 @@ POLL_SECONDS = 1.0
 def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
     """Download or prepare the corpora, unless this machine has them; return their directories.
 
-    Of several processes, process 0 prepares them, and the others wait. Raises the errors of
-    ``prepare``.
+    Of several processes, process 0 prepares the corpora; the others wait for its upload. Raises the
+    errors of ``prepare``.
     """
     cache = _cache(contract)
     cfg = cache.with_own_tokenizer(cfg, is_writer=not contract.process_id)
@@ -124,7 +124,7 @@ class CorpusCache:
         return replace(cfg, tokenizer=str(tokenizer_file))
 
     def fetch(self, directory: Path) -> bool:
-        """Download the copy to ``directory``, if any; return whether ``directory`` exists now."""
+        """If there is a copy, download it to ``directory``; return whether the directory exists."""
         try:
             filesystem, root = open_filesystem(f"{self._location}/{directory.name}")
             try:

@@ -32,7 +32,7 @@ LENGTHS = np.dtype("<u4")
 class Document:
     """Tokens of a document, and a mask of the tokens that the model learns to predict.
 
-    Without a mask, it learns all tokens except the first.
+    Without a mask, the model learns all tokens except the first.
     """
 
     tokens: np.ndarray
@@ -100,7 +100,7 @@ def split_heldout(directory: Path, fraction: float, width: int) -> tuple[int, in
     """Move the last tokens from ``train.*`` to ``heldout.*``; return how many tokens each has.
 
     ``fraction`` is the share of the tokens to move. A corpus of whole documents is split between
-    documents, so the share may be larger.
+    documents, so a larger share may be moved.
     """
     count = (directory / "train.bin").stat().st_size // width
     heldout = int(count * fraction)

@@ -94,10 +94,9 @@ def _in_bucket(pattern: str, key: str) -> list[InputFile]:
 def download(source: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
-    The directory is in ``root`` and named by a digest of the files' names and contents, so that no
-    content is copied twice.
-    Raises ConfigError if no file matches, and the error of ``failure`` if the copy fails. Messages
-    begin with ``key``.
+    The copy's directory is in ``root`` and named by a digest of the files' names and contents, so
+    that no content is copied twice. Raises ConfigError if no file matches, and the error of
+    ``failure`` if the copy fails. Messages begin with ``key``.
     """
     try:
         name_pattern = re.compile("|".join(map(fnmatch.translate, patterns)))

@@ -16,7 +16,7 @@ _ID = re.compile(
 def is_repository(name: str) -> bool:
     """Return whether ``name`` is a repository of the Hugging Face hub, ``owner/name[@revision]``.
 
-    It is not if the current directory contains ``owner``, so that a mistyped path is never
+    Returns False if the current directory contains ``owner``, so that a mistyped path is never
     downloaded.
     """
     return _ID.fullmatch(name) is not None and not Path(name.partition("@")[0]).parent.exists()

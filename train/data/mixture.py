@@ -31,7 +31,8 @@ def heldout_shares(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Divide ``count`` held-out sequences among the sources, in proportion to their weights.
 
-    Returns each sequence's source and its number within the source, and each source's count.
+    Returns three arrays: each sequence's source, each sequence's number within that source, and the
+    number of sequences of each source.
     """
     ends = np.cumsum(weights) / np.sum(weights)
     source_of = np.searchsorted(ends, (np.arange(count) + 0.5) / count)

@@ -29,7 +29,7 @@ class JoinedText:
         self._length, self._seed, self._batch = length, seed, batch
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the rows with the indices ``within`` of a step's batch: int32 (rows, length).
+        """Return the sequences at the indices ``within`` of a step's batch: int32 (rows, length).
 
         ``numbers`` is ignored; only PackedDocuments uses it.
 
@@ -146,7 +146,7 @@ class _Packed:
 
 
 def _divided(starts: np.ndarray, sizes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Divide documents into chunks of at most ``length`` tokens; return their starts and sizes.
+    """Divide documents into chunks of up to ``length`` tokens; return the chunks' starts and sizes.
 
     The last token of a chunk is the first of the next one, so that each token is learned once.
     """
@@ -163,7 +163,7 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return a random generator; streams from 1 on are independent of JoinedText's (stream 0)."""
+    """Return an independent generator for each number and stream; JoinedText uses stream 0."""
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 
 

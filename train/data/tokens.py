@@ -212,8 +212,8 @@ BUILT_IN = {"ascii": ascii_characters, "bytes": utf8_bytes}
 def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
     """Train a byte-level byte-pair encoding and return its tokenizer.json.
 
-    It works on bytes, as GPT-2's does (Sennrich et al. 2016, arXiv:1508.07909). The same texts give
-    the same file. A small text may yield a smaller vocabulary than ``vocabulary``.
+    As in GPT-2, the smallest tokens are bytes (Sennrich et al. 2016, arXiv:1508.07909). The same
+    texts give the same file. A small text may yield a smaller vocabulary than ``vocabulary``.
     """
     import tokenizers
 
@@ -279,7 +279,7 @@ def _short(err: Exception) -> str:
 def from_definition(definition: bytes, settings: Settings = Settings()) -> Tokenizer:
     """Parse the content of a tokenizer.json.
 
-    Raises ValueError if it is invalid, or has no token that ``settings`` names.
+    Raises ValueError if it is invalid, or does not contain the token ``settings.end``.
     """
     import tokenizers
 
