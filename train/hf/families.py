@@ -1,4 +1,4 @@
-"""Model families of transformers: their names of parameters and options in config.json."""
+"""Model families of the library transformers: names of their parameters and options."""
 
 import json
 import math
@@ -29,16 +29,16 @@ class Family:
     is_output_first: bool
     """Whether the layers' matrices are stored as (out, in), like torch.nn.Linear's."""
     layout: Mapping[str, tuple[Any, ...]]
-    """Options of ModelConfig that must have one of these values."""
+    """For each option of ModelConfig that the family restricts, the allowed values."""
     options: Mapping[str, tuple[str, Any]]
     """For each key of config.json, the option of ModelConfig and the default in transformers."""
     fixed: Mapping[str, tuple[Any, ...]]
-    """Other keys of config.json that must have one of these values. The first value is the default
-    in transformers, and is exported."""
+    """For other keys of config.json, the allowed values. The first one is the default in
+    transformers, and is exported."""
     exported: Callable[[ModelConfig], dict[str, Any]]
-    """Function that returns further content of config.json for a model."""
+    """Function that returns keys of config.json in addition to ``options`` and ``fixed``."""
     has_free_width: bool = False
-    """Whether the width of the model need not be a multiple of the number of heads."""
+    """Whether the family supports a width that is not a multiple of the number of heads."""
 
     def incompatibility(self, cfg: ModelConfig) -> str:
         """Return the first unsupported option, as ``model.key=value``; "" if all are supported."""
@@ -161,8 +161,8 @@ ROPE_SCALING = {
 def _rotary(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the options of RotaryConfig in a config.json.
 
-    If both keys are present, uses ``rope_scaling`` rather than ``rope_parameters`` (its name since
-    transformers 5), and ``rope_type`` rather than ``type``, as transformers does.
+    Like transformers, uses ``rope_scaling`` rather than ``rope_parameters`` (the new name of that
+    key since transformers 5), and ``rope_type`` rather than ``type``, if both are present.
     """
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(key) or {}
@@ -360,7 +360,7 @@ def named(config: Mapping[str, Any], source: str) -> Family:
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the only family that may support the model, if it has all the model's options."""
+    """Return the family that supports the model, if any does (see Family.incompatibility)."""
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

@@ -33,7 +33,7 @@ class Tensors:
         it cannot be downloaded.
         """
         self.path = _located(init_from)
-        """The file or directory."""
+        """Local path of ``init_from``: a file or a directory."""
         self.directory = self.path if self.path.is_dir() else self.path.parent
         self.files = _files(self.path)
         self.config = _content(self.directory / CONFIG)

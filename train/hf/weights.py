@@ -35,7 +35,7 @@ type Index = tuple[slice, ...]
 def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
     """Write the parameters, with adapters merged, to a safetensors file and return its path.
 
-    If they are sharded over several processes, all must call this, and only process 0 writes.
+    If ``params`` are sharded over several processes, all must call this, and only process 0 writes.
 
     ``names`` is ``transformers`` or ``plain`` (the names of model.py). For ``transformers``, also
     writes a config.json. Raises ConfigError for a model that no family of transformers supports.
@@ -89,7 +89,7 @@ def check(cfg: Config) -> None:
 def load_initial(state: dict[str, Any], cfg: Config) -> dict[str, Any]:
     """Return the state of step 0 with the parameters of ``init_from``, if configured.
 
-    They replace the parameters in ``state`` one by one, so that memory never holds two models.
+    The parameters in ``state`` are replaced one by one, so that memory never holds two models.
     Shardings stay the same. Each process reads a tensor once for all of its shards. Raises
     ConfigError as ``check`` does, and if processes have different files.
     """
@@ -211,8 +211,8 @@ class _Weights:
 def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]:
     """Return the names of the stored tensors that contain the parameter ``name`` of model.py.
 
-    For a parameter of the layers, a transformers model has one tensor per layer, and this project's
-    files have one tensor for all layers.
+    For a parameter of the layers, files of a family have one tensor per layer, and files with the
+    names of model.py have one tensor for all layers.
     """
     file_name = family.names[name] if family else name
     return [file_name.format(i) for i in range(cfg.layers)] if "{}" in file_name else [file_name]
@@ -256,7 +256,7 @@ def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tup
 def _stored(
     arrays: dict[str, np.ndarray], cfg: ModelConfig, family: Family | None
 ) -> dict[str, np.ndarray]:
-    """Return tensors, by their names in the file, that contain the parameters ``arrays``."""
+    """Return the file's tensors by name for ``arrays``, parameters that are stored side by side."""
     name = next(iter(arrays))
     prefix = family.prefix if family and name != "head_dv" else ""
     unpadded = {
