@@ -40,7 +40,7 @@ class Transfer(NamedTuple):
 
     kind: str
     network: Literal["ICI", "DCN"]
-    """Within a slice (inter-chip interconnect), or between slices (data center network)."""
+    """ICI (inter-chip interconnect) is within a slice, DCN (data center network) between slices."""
     is_overlapped: bool
     """Whether computation continues while the collective runs."""
     is_in_loop: bool
@@ -97,8 +97,8 @@ class Estimate:
     gather_seconds: float = 0
     hbm_bytes: float = 0
     not_estimated: Counter[str] = field(default_factory=Counter)
-    """Number of executions, by name, of instructions without an estimate of cycles. The key "loop
-    of unknown length" counts loops instead."""
+    """How often instructions without an estimate of cycles run, by name of the instruction. The key
+    "loop of unknown length" counts the loops whose number of iterations is unknown."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
     """Estimated seconds of each instruction; the key describes the instruction."""
@@ -283,7 +283,7 @@ class _Walk:
     def _send(self, instruction: Instruction, times: float, is_in_loop: bool) -> None:
         """Add a ``send`` to the total, if it is part of a collective between slices.
 
-        ``times`` says how often it runs. Such collectives overlap with computation.
+        ``times`` says how often the ``send`` runs. Such collectives overlap with computation.
         """
         transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
         if not transfer_type:

@@ -140,8 +140,8 @@ def trip_count(loop: Instruction, computation: Computation, module: Module) -> i
     """Return how often a ``while`` loop runs; None if that is unknown.
 
     ``computation`` contains the loop, ``module`` is the whole program. Few loops of TPU programs
-    state the count in their attributes. Otherwise, it follows from the loop's condition if that is
-    ``i < n``, as in a scan.
+    state the count in their attributes. For the others, the count follows from the loop's condition
+    if the condition is ``i < n``, as in a scan.
     """
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(known[1])

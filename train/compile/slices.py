@@ -23,7 +23,8 @@ SHAPES = {
 """Chips along each axis of a slice's torus, by version and number of chips."""
 
 CORES_PER_NUMBER = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
-"""What each chip adds to the number in an accelerator type: v4 and v5p count its TensorCores."""
+"""What each chip adds to the number in an accelerator type, such as 128 in v5p-128: v4 and v5p
+count TensorCores, v5e and v6e count chips."""
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -63,8 +64,8 @@ class Slice:
 
     @property
     def rings(self) -> tuple[bool, bool, bool]:
-        """Whether each axis wraps around. In v4 and v5p, all axes do if the slice consists of whole
-        4 x 4 x 4 cubes. In v5e and v6e, an axis does if its length is a multiple of 16 chips."""
+        """Whether each axis is a ring. In v4 and v5p, all axes are rings if the slice consists of
+        whole 4 x 4 x 4 cubes. In v5e and v6e, an axis of a multiple of 16 chips is a ring."""
         if len(self.shape) == 3:
             return (all(n % 4 == 0 for n in self.shape),) * 3
         x, y = (n % 16 == 0 for n in self.shape)
