@@ -104,10 +104,10 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def check_path_writable(location: Path | str, key: str = "") -> None:
-    """Create a directory, and check that it, or a gs://bucket/prefix, is writable.
+    """Check that a directory, which is created if missing, or gs://bucket/prefix is writable.
 
     Raises the error that ``failure`` returns. The message begins with ``key``, the key of the
-    config, if given, and the location.
+    config, if given, and with the location.
     """
     try:
         if isinstance(location, Path):
