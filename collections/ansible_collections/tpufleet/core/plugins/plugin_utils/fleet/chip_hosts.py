@@ -34,13 +34,15 @@ def chip_hosts(
 ) -> list[dict[str, Any]]:
     """Return one host (a mapping with its name and variables) for each chip of the workers.
 
-    Raises AnsibleFilterError if ``only`` is not a number, if a worker has no chip or not the chip
-    ``only``, and for TPUs with several workers, whose chips can't run separate processes.
+    Raises AnsibleFilterError if ``only`` is not a number, if a worker has no chips, if a worker
+    does not have the chip ``only``, or if a TPU has several workers, because the chips of such a
+    TPU can't run separate processes.
 
     Args:
         hostvars: the inventory variables of each host.
         workers: the hosts of the workers.
-        only: the number of the only chip to return; None or empty for all chips.
+        only: the number of one chip, to return only this chip of each worker; None or empty for
+            all chips.
     """
     if only not in (None, "") and not re.fullmatch(r"[0-9]{1,9}", str(only)):
         raise AnsibleFilterError(f"chip: expected the number of a chip ({only!r:.40})")

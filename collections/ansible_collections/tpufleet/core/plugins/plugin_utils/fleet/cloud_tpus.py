@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def open_source(api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Source:
     """Return the source that the inventory's variable ``tpu_api`` describes. Raises NotConfigured.
 
-    Credentials are not read before the first request. ``retry`` replaces the default retries of
-    requests.
+    Credentials are not read before the first request. ``retry`` says which failed requests
+    are repeated, and how often; None for the default.
     """
     return CloudTpus(TpuApi(ApiSettings.of(api), retry=retry))
 
@@ -235,9 +235,9 @@ class CloudTpus:
 
 
 def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of resources that may be deleted: those whose deletion the user confirmed.
+    """Return the keys of the resources whose deletion the user confirmed.
 
-    If no confirmation is needed, this is only ``key``.
+    If no confirmation is needed, returns only ``key``.
     """
     return {key} if options.confirmed is None else options.confirmed
 

@@ -1,7 +1,7 @@
 """Inventory hosts of TPUs: names, groups and variables.
 
-Each worker of a READY TPU is one host. Any other TPU is one host without an address, which
-``status`` and ``watch`` show and other playbooks skip.
+Each worker of a READY TPU is one host. A TPU that is not READY, or whose workers have no address,
+is one host without an address, which ``status`` and ``watch`` show and other playbooks skip.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Observed:
     """The existing TPUs, matched with the fleet file.
 
-    ``present`` has the TPUs of the fleet file by name, ``unwanted`` all others.
+    ``present`` has the existing TPUs of the fleet file, by name. ``unwanted`` has the existing TPUs
+    that are not in ``present``.
     """
 
     present: Mapping[str, Node]
@@ -37,8 +38,8 @@ def match(
 
     If several match, TPUs that belong to this fleet (``is_own``) take precedence, then TPUs that
     are neither being deleted nor lost, then the order of the zones in the fleet file. ``zones`` are
-    those that the inventory lists (``-``: all). Raises NotConfigured if a zone of the fleet file is
-    not in them.
+    those that the inventory lists (``-``: all). Raises NotConfigured if the fleet file has a zone
+    that the inventory does not list.
     """
     for tpu in fleet:
         unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
@@ -75,10 +76,10 @@ def find(
 ) -> list[Node]:
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
-    ``requests`` are the queued resources of this name that have no TPU. ``known`` says that the
-    name is in the fleet file. If there is no such TPU, returns an empty list. Raises NotConfigured
-    if there are no ``requests`` either and the name is not ``known``, or if several zones have
-    such a TPU or queued resource.
+    ``requests`` are the queued resources of this name that have no TPU. ``known`` says whether the
+    name is in the fleet file. If there is no such TPU, returns an empty list if there are
+    ``requests`` or the name is ``known``, else raises NotConfigured. Also raises NotConfigured if
+    several zones have a TPU or queued resource of this name.
     """
     nodes = list(nodes)
     matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]

@@ -45,7 +45,8 @@ def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
 def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
     """Return why create.yml must not change an existing TPU; empty if it may change it.
 
-    With ``adopt``, it may change a TPU without an owner, which then belongs to this fleet.
+    With ``adopt``, create.yml may change a TPU without an owner: the TPU then belongs to this
+    fleet.
     """
     owner = owner_of(node.labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
@@ -62,9 +63,9 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def request_blocker(request: QueuedResource, fleet_name: str) -> str:
-    """Return why a queued resource that no user has named must not be deleted; empty if it may be.
+    """Return why a user must name a queued resource to delete it; empty if that is not needed.
 
-    It may be deleted if it has this fleet's label. ``fleet_name`` is the name of this fleet.
+    It is not needed if the queued resource has the label of this fleet (``fleet_name``).
     """
     if is_ours(request.labels, fleet_name):
         return ""

@@ -38,10 +38,11 @@ class Plan:
         unwanted: existing TPUs that are not in the fleet file.
         dead_requests: failed or suspended queued resources, which still hold quota.
         waiting_requests: other queued resources without TPUs.
-        chips: chips of each quota: held by TPUs, wanted in addition, held by ``dead_requests``.
+        chips: for each quota, the chips that TPUs hold, that ``missing`` TPUs need in addition,
+            and that ``dead_requests`` hold.
         days_left: days until the TPU grant ends, negative after its end; None if it has no end.
         warnings: about ``dead_requests``, and a grant that ends soon.
-        errors: says that the grant has ended; it does not stop the playbook.
+        errors: a message if the grant has ended; the playbook continues.
     """
 
     missing: list[dict[str, Any]]

@@ -111,7 +111,7 @@ def delete_requests(
 def delete_disks(
     source: Source, disks: Sequence[StoredDisk], options: ChangeOptions
 ) -> list[Result]:
-    """Delete data disks, except those that the user did not agree to delete."""
+    """Delete data disks; keep a disk if the user was asked and did not confirm its deletion."""
 
     def delete_one(disk: StoredDisk) -> Result:
         if options.confirmed is not None and disk.key not in options.confirmed:
@@ -198,9 +198,9 @@ def _result(name: str, zone: str, outcome: NodeOutcome) -> Result:
 def _in_parallel[T](
     work: Callable[[T], Result], items: Sequence[tuple[str, str, T]]
 ) -> list[Result]:
-    """Call ``work`` for each item; the result of a failed call has the error.
+    """Call ``work`` for each item in parallel; a failed call returns a Result with the error.
 
-    ``items`` are tuples of a name and a zone, for the error, and the item.
+    Each of ``items`` is a tuple of a name and a zone, for this Result, and the item itself.
     """
 
     def run_one(named_item: tuple[str, str, T]) -> Result:

@@ -40,7 +40,8 @@ class ChangeOptions:
         recreate: delete and recreate a TPU that differs in an immutable field.
         replace_dead: delete and recreate a TPU that was preempted.
         timeout: seconds for each try to create a TPU.
-        confirmed: keys of the resources whose deletion the user confirmed; None if none is needed.
+        confirmed: keys of the resources whose deletion the user confirmed; None if no confirmation
+            is needed.
         check_owner: raises CloudError for an existing TPU or request that must not be changed.
         wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
         known_hosts_file: file for the workers' host keys; empty: do not store them.
