@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run all checks; a failed check does not stop the others."""
+        """Run all checks, also after one of them has failed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.validate_argument_spec(argument_spec={})
         self._vars = task_vars or {}
@@ -170,7 +170,7 @@ class ActionModule(ActionBase):
         yield from connection_findings(connections, address, known_hosts)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
-        """Check the last passes of the watch, and whether a timer on this controller starts it."""
+        """Check the last passes of the watch, and whether this controller has a timer for it."""
         if not fleet_state:
             return None
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""

@@ -1,6 +1,6 @@
 """The action plugin of python_env and python_toolchain: send wheels to offline workers.
 
-meta/runtime.yml makes python_toolchain use it, too.
+Ansible selects it for python_env by its file name, and for python_toolchain by meta/runtime.yml.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        """Send a copy of the code by rsync, the same to all workers; the module verifies it."""
+        """Copy the code to a release on the controller, and install the release on the worker."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -119,9 +119,9 @@ class ActionModule(ActionBase):
         """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
         ``options`` are the module's options, ``tree`` is the copy of the code on the controller,
-        and ``name`` is the directory below INCOMING in which the worker keeps the sent files. This
-        does not check first whether the worker has the release: such a check takes as long as
-        verifying the release, and rsync skips the files that the worker has.
+        and ``name`` is the directory below INCOMING in which the worker keeps the sent files. There
+        is no check first whether the worker has the release, because it takes as long as verifying
+        the release, and rsync skips the files that the worker has.
         """
         if self._task.check_mode or source.wait_for_leader():
             from_leader = not self._task.check_mode
@@ -136,10 +136,10 @@ class ActionModule(ActionBase):
         return result
 
     def _send(self, tree: Path, name: str, *rsync_options: str) -> None:
-        """Mirror the tree into a directory of the login user on the worker.
+        """Mirror the tree into the directory ``name`` below INCOMING on the worker.
 
-        ``rsync_options`` are options of rsync. Raises AnsibleConnectionFailure if ssh fails,
-        AnsibleActionFail for other errors.
+        ``rsync_options`` are additional options of rsync. Raises AnsibleConnectionFailure if ssh
+        fails, AnsibleActionFail for other errors.
         """
         target = f"{INCOMING}/{name}"
         command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]
@@ -203,7 +203,7 @@ class ActionModule(ActionBase):
     def _verify(
         self, options: dict, release: str, name: str, task_vars: dict | None, from_leader: bool
     ) -> dict:
-        """Run the module on the worker, which installs and verifies the release.
+        """Install and verify the release by running the module on the worker.
 
         With ``from_leader``, the worker copies the release from its leader. ``mismatch`` in the
         result means that the release could not be copied, or that files are missing or wrong.
@@ -256,7 +256,8 @@ class ReleaseSource:
     def wait_for_leader(self) -> bool:
         """Wait for the leader's task; return whether to try to copy the release from the leader.
 
-        Also returns True if the leader is not in the play, since it may have the release already.
+        True if the leader's task succeeded, or if the leader is not in the play, since the leader
+        may have the release already. False if this worker is the leader.
         """
         if self.is_leader:
             return False

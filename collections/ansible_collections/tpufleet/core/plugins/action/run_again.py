@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Restart the run while holding its TPU's lease, so that the watch does not act on it."""
+        """Restart the run while holding its TPU's lease, so that the watch leaves the run alone."""
         result = super().run(tmp, task_vars)
         required = {"run": "str", "project": "path", "state_dir": "path", "log": "path"}
         spec = {name: {"type": kind, "required": True} for name, kind in required.items()}
@@ -74,8 +74,8 @@ class ActionModule(ActionBase):
     def _record(self, run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
         """Return the record of a run that may be restarted; raise RunError for other runs.
 
-        Unless ``even_if_stopped``, a run that somebody stopped is not restarted, so that a timer
-        does not resume it. A run that is done is never restarted.
+        A run that somebody stopped may be restarted only with ``even_if_stopped``, so that a timer
+        does not resume the run. A run that is done may never be restarted.
         """
         record = store.read(run)
         if record is None:

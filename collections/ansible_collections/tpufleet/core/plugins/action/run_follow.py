@@ -40,8 +40,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Follow the log until the run has ended on this worker.
 
-        Ansible calls this in one process per worker. That of the first worker prints the lines of
-        all workers.
+        Ansible calls this in one process (fork) per worker. The fork of the first worker also
+        shows the lines of all workers.
         """
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
@@ -77,7 +77,7 @@ class ActionModule(ActionBase):
     def _poll(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run's name, its state as text and its new log lines, until the run ends here.
+        """Yield the run's name, state as text and new log lines until it ends on this worker.
 
         Without the option ``run``, follows the worker's first active run, else its first ended one.
         """

@@ -234,7 +234,8 @@ class Judge:
     def _record_failed_launch(self, run: str, attempt: int, was_wanted: bool, reason: str) -> None:
         """Record a failed launch, unless the run was launched again since this attempt.
 
-        An error becomes a warning, so that the launch of other runs continues.
+        The run becomes stopped, unless it was wanted before this launch (``was_wanted``). An error
+        becomes a warning, so that the launch of other runs continues.
         """
         try:
             self._has_changed |= record_failure(
@@ -246,7 +247,7 @@ class Judge:
     def _try_to_record(self, run: str, desired_state: DesiredState, attempt: int = 0) -> None:
         """Record a desired state; an error becomes a warning.
 
-        If ``attempt`` is set, record it only if this is still the last attempt.
+        If ``attempt`` is not 0, record the state only if the run has no newer attempt.
         """
         try:
             result = change_desired_state(

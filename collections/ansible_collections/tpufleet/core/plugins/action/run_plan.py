@@ -55,13 +55,16 @@ MAX_PARALLEL = 16
 
 
 class ActionModule(ActionBase):
-    """Plans the runs of a play; records them as wanted unless workers must be checked first."""
+    """Plans the runs of a play, and records them as wanted.
+
+    The action run_judge records the runs whose workers must be checked first.
+    """
 
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Plan launches from the hosts' variables and the config, relaunches from run records."""
+        """Plan new runs from host variables and the config, or a relaunch from a run record."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -169,9 +172,10 @@ class ActionModule(ActionBase):
         ready: set[NodeIdentity],
         unlisted: Collection[str],
     ) -> list[RecordLaunchResult]:
-        """Record all runs as wanted, in parallel because each record may need HTTP requests.
+        """Record the runs as wanted, in parallel because each record may need HTTP requests.
 
-        ``ready`` are the READY TPUs, ``unlisted`` the zones that did not answer.
+        Runs whose workers must be checked first are not recorded (record_launch). ``ready`` are
+        the READY TPUs, ``unlisted`` the zones that did not answer.
         """
 
         def record_one(
@@ -246,7 +250,11 @@ class ActionModule(ActionBase):
         workers: list[Worker],
         nodes: dict[str, NodeIdentity],
     ) -> tuple[dict[str, Placement], dict[str, LaunchSpec]]:
-        """Plan the relaunch of one run from its record. Raises RunError."""
+        """Plan the relaunch of one run from its record.
+
+        Returns the placement of each host's process, and the launch by the run's name. Raises
+        RunError.
+        """
         run = check_name(str(options["run"]))
         record = store.read(run)
         if record is None:
@@ -275,7 +283,7 @@ class ActionModule(ActionBase):
         return placements, {run: relaunched(record.launch, options["outputs"], placements, nodes)}
 
     def _cache_code(self, options: Mapping[str, Any], lock: bytes) -> str:
-        """Cache the code as a release, and the lock file; return the release's name."""
+        """Cache the lock file, and the code as a release; return the release's name."""
         tree, release = staged(options["code"], options["code_paths"])
         if not self._task.check_mode:
             state_dir = Path(options["state_dir"])

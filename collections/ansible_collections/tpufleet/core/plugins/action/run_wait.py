@@ -26,7 +26,7 @@ LOST_SECONDS = 120
 
 
 class ActionModule(ActionBase):
-    """Polls one worker with run_info until the run has its first step or has ended."""
+    """Waits for a run's first step or end on one worker, by polling it with run_info."""
 
     _supports_check_mode = True
 

@@ -139,10 +139,10 @@ def _uses(
         fleet: the TPUs of the fleet file.
         present: the TPUs in ``fleet`` that exist and belong to this fleet, by name.
         name: the disk's name.
-        writer: the TPU that writes to the disk; empty for the first in ``fleet`` with the disk.
+        writer: the TPU that writes to the disk; empty: the first READY TPU with the disk.
         project: the project of the TPUs.
 
-    Raises NotConfigured.
+    Raises NotConfigured if no READY TPU has the disk, or if the disk cannot be shared.
     """
     uses = []
     for tpu in fleet:
@@ -186,7 +186,7 @@ def _uses(
 
 
 def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str, project: str) -> None:
-    """Raise Different if a TPU has the disk attached but is not in ``uses``.
+    """Raise Different if a TPU in the disk's zone has the disk attached but is not in ``uses``.
 
     ``uses`` are the READY TPUs that share the disk according to the fleet file.
     """

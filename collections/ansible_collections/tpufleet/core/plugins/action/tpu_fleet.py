@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return one result for all TPUs, failed if any of them failed."""
+        """Plan, create or delete TPUs; return one result, failed if any TPU has failed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=_SPEC)
         try:
@@ -280,7 +280,11 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
-    """Return the fleet entry without the disks that can't be attached to its existing TPU yet."""
+    """Return the fleet entry without the disks that can't be attached to its existing TPU yet.
+
+    The returned entry has only the spec for the zone of this TPU (``node``). If the TPU is missing,
+    lost or being deleted, returns the entry unchanged.
+    """
     if node is None or node.is_lost or node.is_being_deleted:
         return tpu
     return replace(tpu, specs=(attachable(source.compute, tpu.spec_in(node.zone), node),))

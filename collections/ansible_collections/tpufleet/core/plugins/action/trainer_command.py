@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Plan the command; return its launch, its workers, and the command that sets them up."""
+        """Plan the command; return its launch, the workers, and the workers' setup command."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
