@@ -32,7 +32,7 @@ class Rows:
         return len(self.columns["step"])
 
     def add(self, record: object) -> bool:
-        """Add a line of metrics, parsed from JSON; it replaces rows of the same and later steps.
+        """Add a line of metrics, parsed from JSON; remove the rows of its step and of later steps.
 
         An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
         whether the line has a valid step; a line without one is not added.
@@ -51,7 +51,7 @@ class Rows:
 
 
 def thinned(points: Sequence[tuple[float, float]], max_points: int = MAX_POINTS) -> Points:
-    """Reduce a curve to at most ``max_points``, each the mean of the same number of ``points``."""
+    """Reduce a curve to at most ``max_points``, each the mean of a group of successive points."""
     group_size = -(-len(points) // max_points)
     if group_size <= 1:
         return list(points)

@@ -24,7 +24,7 @@ from ...module_utils.worker.run import RunError, check_name
 from ..replaced_file import replace_file
 
 MAX_OBJECTS = 200_000
-"""Maximum number of objects of a run that are read."""
+"""Maximum number of objects of a run; if there are more, its output is not read."""
 MIN_FREE_BYTES = 1 << 30
 """Bytes of the controller's disk that stored output must leave free, for run records."""
 CACHE_BYTES = 1 << 30
@@ -200,8 +200,8 @@ def _raise_unless_missing(error: OSError) -> None:
 def readable(location: str, run: str, objects: Sequence[StoredObject]) -> list[StoredObject]:
     """Return the valid objects of the run at a location, sorted by name.
 
-    An object is invalid if its name or its size is invalid, or if it is compressed. Raises
-    OutputError if there are more than MAX_OBJECTS.
+    An object is invalid if its name is not that of an object of this run, if it is larger than
+    SEGMENT_BYTES, or if it is compressed. Raises OutputError if there are more than MAX_OBJECTS.
     """
     if len(objects) > MAX_OBJECTS:
         raise OutputError(

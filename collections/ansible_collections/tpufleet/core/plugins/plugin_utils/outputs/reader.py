@@ -123,10 +123,10 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def joined_content(segments: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments, with a line break after a segment that ends in a partial line.
+    """Yield the content of segments; where the rest of a line is missing, end the line.
 
-    No line break is added after a segment of SEGMENT_BYTES whose next segment exists, because the
-    next segment continues the line. ``segments`` are the segments in order, with their content.
+    A line continues in the next segment only if its segment has SEGMENT_BYTES and the next segment
+    follows without a gap. ``segments`` are the segments in order, with their content.
     """
     previous: Segment | None = None
     last_byte = b"\n"

@@ -32,8 +32,8 @@ class RunOutputs:
     def store_of(self, launch: LaunchSpec) -> OutputStore:
         """Open the stored output of a run; ``launch`` is its last launch. Raises OutputError.
 
-        If the last launch stores output in a bucket, earlier attempts may be in the directory,
-        because they were launched without a bucket.
+        If the last launch stores output in a bucket, the directory is read, too, because earlier
+        attempts may have been launched without a bucket.
         """
         directory, location = self._open(self._directory), launch.outputs.rpartition("/")[0]
         return BucketAndDirectory(self._open(location), directory) if location else directory

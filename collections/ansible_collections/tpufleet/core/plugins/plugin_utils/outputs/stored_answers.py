@@ -40,9 +40,9 @@ def stored_answers(
 
 
 def progress_of(summary: RunOutput) -> dict[str, float] | None:
-    """Return the run's ``first`` and ``last`` step, and ``counted``, to compute its goodput.
+    """Return the values for a run's goodput: its ``first`` and ``last`` step, and ``counted``.
 
-    ``counted`` are the seconds of the steps that no later attempt repeated, as in
+    ``counted`` is the time in seconds of the steps that no later attempt repeated, as in
     module_utils/worker/run_progress.py. Returns None for fewer than two steps.
     """
     attempts = [attempt for attempt in summary.attempts if attempt.first_step is not None]

@@ -41,7 +41,7 @@ CURVES = {
 }
 """The column of the metrics for each curve, by the curve's name."""
 MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
-"""The column of the metrics, in bytes, for each value in GiB."""
+"""The name of each value in GiB, and the column of the metrics with this value in bytes."""
 OCCASIONAL_COLUMNS = ("heldout_loss", "mfu")
 """Columns of the metrics that trainers write only at some steps."""
 GIB = 1 << 30
@@ -132,7 +132,8 @@ class RunOutput:
             steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in
             use) and ``device_limit_gib`` (total memory).
         is_cut: whether there are more than MAX_LINES lines of metrics; later lines are not read.
-        log: the last lines of the log of the process that decides how the last attempt ended.
+        log: the last lines of a log: that of the process that decides how the last attempt with a
+            stored log ended.
         log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         error: the error message in this log, if that process has failed.
     """
@@ -270,7 +271,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
 def _with_log(
     store: OutputStore, run: str, processes: Sequence[StoredProcess], summary: RunOutput
 ) -> RunOutput:
-    """Return ``summary`` with the end of the log of the process that decides how the run ended."""
+    """Return ``summary`` with the fields ``log``, ``log_from`` and ``error`` set."""
     logs = {(process.attempt, process.process_id): process for process in processes if process.log}
     attempts_with_log = {number for number, _ in logs}
     attempt = next(
@@ -336,7 +337,7 @@ def _duration(seconds: float) -> float | None:
 
 
 def _latest(column: Sequence[float]) -> float | None:
-    """Return the last value of a column that is not NaN."""
+    """Return the last number in a column, ignoring NaN; None if there is none."""
     return next((value for value in reversed(column) if math.isfinite(value)), None)
 
 

@@ -29,7 +29,7 @@ def uncollected(
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return why output of a worker was not copied; empty if all was copied or the task skipped."""
+    """Return why a worker's output was not copied; empty if it was, or if the task was skipped."""
     if answer.get("more"):
         return "it has more output than one pass copies. Run the playbook again"
     if not answer or answer.get("skipped") or "more" in answer:
