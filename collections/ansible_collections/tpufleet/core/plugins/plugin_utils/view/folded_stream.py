@@ -21,8 +21,8 @@ class _PendingLine:
 class FoldedStream:
     """Merges the log lines of workers, and keeps the order of each worker's lines.
 
-    A line that several workers send is returned once, after their names. ``hosts`` are all workers,
-    in the order of the names. All times are seconds of the same clock.
+    A line that several workers send is returned once, after the names of these workers. ``hosts``
+    are all workers, in the order in which names are shown. All times are seconds of the same clock.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -43,8 +43,8 @@ class FoldedStream:
     def due(self, now: float, active: Set[str]) -> list[str]:
         """Remove and return the lines that are due, each prefixed with the names of its workers.
 
-        ``active`` are the workers that may send more lines. A line is due when all of them have
-        sent it, at the latest after HOLD_SECONDS.
+        ``active`` are the workers that may send more lines. A line is due when all active workers
+        have sent it, and at the latest HOLD_SECONDS after the first worker sent it.
         """
         due_lines = []
         while self._pending:

@@ -55,7 +55,7 @@ class FullLog:
 
 
 def _prune(directory: Path) -> None:
-    """Delete the oldest logs of playbooks that have ended; keep all other files."""
+    """Delete the oldest logs until fewer than MAX_LOGS remain; keep those of running playbooks."""
     matches = filter(None, (_NAME.fullmatch(path.name) for path in directory.glob("*.log")))
     logs = sorted((match.string, match["pid"]) for match in matches)
     for name, pid in logs[: max(0, len(logs) - MAX_LOGS + 1)]:

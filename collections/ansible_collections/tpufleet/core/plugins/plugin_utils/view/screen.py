@@ -43,9 +43,9 @@ class Screen:
             terminal: the stream to draw on; None for a pipe or a file.
             live_lines: returns the lines of the live block at a monotonic time; empty to show no
                 block.
-            brief_progress: returns the task and its progress at a monotonic time. Only used without
-                a terminal: the task starts a line, to which its later progress is appended. Returns
-                None for a task with progress messages, whose ``live_lines`` are printed instead.
+            brief_progress: returns two texts at a monotonic time: the task, and its progress. Only
+                used without a terminal: the task starts a line, to which later progress of the same
+                task is appended. Returns None to print the ``live_lines`` instead.
             store_progress: stores a progress message for ``live_lines``; returns False if no task
                 runs.
         """
@@ -88,9 +88,9 @@ class Screen:
     def append(self, prefix: str, item: str, suffix: str, color: str | None) -> None:
         """Print ``prefix``, ``item`` and ``suffix`` as one line.
 
-        Without a terminal, successive items with the same ``prefix`` and ``suffix`` are joined on
-        one line. That line is printed before the next other line, after QUIET_S, or by close().
-        ``color`` is an Ansible color.
+        Without a terminal, successive items with the same ``prefix``, ``suffix`` and ``color`` (an
+        Ansible color) are joined on one line. The joined line is printed before any other output,
+        after QUIET_S without output, or by close().
         """
         with self._lock:
             if self._block:
@@ -189,8 +189,8 @@ def _signals_blocked() -> Iterator[None]:
     """Delay SIGINT and SIGTERM while a worker process prints from its main thread.
 
     To send a message, the process takes the lock of Ansible's result queue, and so does the main
-    process before it ends. If the worker died with the lock, ansible-playbook would hang after
-    CTRL+C. Other threads, task results and warnings are not protected.
+    process before it ends. If the worker died while it held the lock, ansible-playbook would hang
+    after CTRL+C. Other threads, task results and warnings are not protected.
     """
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

@@ -88,7 +88,7 @@ class TaskTally:
         return (lines or [f"  {self.name}  {elapsed}"]) + [f"    {line}" for line in messages]
 
     def brief_progress(self, now: float) -> tuple[str, str] | None:
-        """Return two texts: the task's name and TPUs, and its finished workers and elapsed time.
+        """Return two texts: the task with its TPUs, and the finished workers with the elapsed time.
 
         Returns None if the task has progress messages or has not started on any worker. ``now`` is
         a monotonic time.
