@@ -157,7 +157,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(text) from None
 
     def _report(self, error: str) -> None:
-        """Keep the inventory empty; set the error and known API settings as vars of ``all``."""
+        """Add no hosts; set the error, and the API settings if known, as variables of ``all``."""
         # Set all API settings or none: a missing endpoint would default to Google's.
         has_api = set(API_SETTINGS) <= set(self._values)
         known = {name: self._values[name] for name in API_SETTINGS} if has_api else {}
@@ -165,9 +165,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self.inventory.set_variable("all", INVENTORY_ERROR, error)
 
     def _ssh_settings(self) -> dict[str, Any]:
-        """Return the value of ``tpu_ssh``.
+        """Return the value of the inventory variable ``tpu_ssh``.
 
-        After an error in the inventory, options that were not evaluated before it are missing.
+        If an option of the inventory can't be evaluated, the options that come after it are left
+        out.
         """
         options = {
             "user": "ssh_user",
@@ -214,7 +215,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate templates of ``vars`` (into ``_user_vars``) and other options (``_values``)."""
+        """Evaluate templates in options: ``vars`` into ``_user_vars``, others into ``_values``."""
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         variables: dict[str, Any] = {
             "inventory_dir": directory,
