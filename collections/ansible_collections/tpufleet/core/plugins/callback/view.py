@@ -137,7 +137,7 @@ class CallbackModule(Default):
             super().v2_playbook_on_handler_task_start(task)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """Record that a host has started."""
+        """Record that a host has started the task."""
         if self._tally:
             self._tally.started.append(host.get_name())
         if self._is_default_view:
@@ -224,9 +224,9 @@ class CallbackModule(Default):
             super().v2_playbook_on_include(included_file)
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Warn if --limit excludes a play on localhost.
+        """Print Ansible's message, or a warning if --limit excludes a play on localhost.
 
-        Prints nothing for ``hosts: "!all"``, with which playbooks leave out a play.
+        Prints nothing for ``hosts: "!all"``, the pattern by which playbooks leave out a play.
         """
         if self._hosts == ["!all"] and not self._is_default_view:
             return
@@ -380,10 +380,10 @@ class CallbackModule(Default):
         return self._tally.brief_progress(now)
 
     def _store_progress(self, text: str) -> bool:
-        """Store a progress message for the live lines; it replaces the last one of the same name.
+        """Store a progress message for the live lines; return False if no task is running.
 
-        The name is the text before the colon. For a message of several lines, the live lines may
-        fill the terminal. Return False if no task is running.
+        The message replaces the last one that has the same text before the colon. If the message
+        has several lines, the live lines may fill the terminal.
         """
         if not self._tally:
             return False
