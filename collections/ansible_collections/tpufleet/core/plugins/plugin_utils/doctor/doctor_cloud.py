@@ -30,7 +30,7 @@ _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
 def cloud_findings(
     settings: ApiSettings, zones: Sequence[str], fleet_zones: Iterable[str]
 ) -> list[Finding]:
-    """Check credentials, clock, API, project and zones; a failed check does not end the others.
+    """Check credentials, clock, API, project and zones, also after one of them has failed.
 
     Args:
         settings: the API's address, the project and the credentials.

@@ -37,7 +37,7 @@ class Reply:
 
     @property
     def is_transient(self) -> bool:
-        """Whether the API could not process the request now, whatever the request is."""
+        """Whether the same request may succeed later: the status is 408, 429 or 5xx."""
         return self.status in (408, 429) or self.status >= 500
 
     @property

@@ -123,7 +123,7 @@ def _deletion_age(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None
 def _age(rule: Mapping[str, Any]) -> int | None:
     """Return the age in days at which a rule deletes objects.
 
-    Returns None if it deletes none, or depends on more than their age and prefix.
+    Returns None if the rule deletes nothing, or has conditions other than age and prefix.
     """
     action, condition = rule.get("action"), rule.get("condition")
     if not isinstance(action, Mapping) or action.get("type") != "Delete":

@@ -22,12 +22,12 @@ def watch_finding(
     logs: str,
     now: float,
 ) -> Finding | None:
-    """Check the watch; return None if it is not scheduled here and has never run.
+    """Check the watch; return None if this controller has no timer for it and it has never run.
 
     Args:
         heartbeats: every controller's last pass, newest first.
         scheduled_on: the name of this controller if it has a timer for the watch, else empty.
-        interval_s: the interval of that timer in seconds; 0 if it has a fixed time.
+        interval_s: the interval of that timer in seconds; 0 if it starts the watch at fixed times.
         logs: the command that shows the logs of the timer.
         now: unix seconds.
     """
