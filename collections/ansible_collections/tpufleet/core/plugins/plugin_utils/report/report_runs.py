@@ -127,7 +127,8 @@ def _ended(
         output: the summary of the attempt's stored output.
         start: when it began, in unix seconds.
         next_start: when the next attempt began, in unix seconds; None for the last attempt.
-        event: the first event after its start that can be its end; None if there is none.
+        event: the first event after the start that may have ended the attempt; None if there is
+            none.
     """
     statuses = [process.status("", output.number) for process in output.processes]
     status = deciding_process(statuses) if statuses else None
@@ -164,7 +165,7 @@ def run_view(
         run: the name of the run.
         record: its run record.
         live: what run_info returned about the run, by worker; empty if its TPU is gone.
-        output: the summary of its stored output, used for its status if ``live`` is empty.
+        output: the summary of its stored output; its status is from there if ``live`` is empty.
         tpu_state: the state of its TPU in the inventory.
         now: unix seconds.
     """
@@ -258,7 +259,7 @@ def run_views(
         tpu_states: the state of each TPU in the inventory, by name.
         now: unix seconds.
         only: the name of the only run to return; empty for all runs.
-        is_listed: whether the inventory has listed the TPUs of a zone.
+        is_listed: returns whether the inventory has listed the TPUs of a zone.
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():

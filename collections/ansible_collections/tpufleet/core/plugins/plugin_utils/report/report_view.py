@@ -16,7 +16,7 @@ LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE = (
     *("launch", "preempted", "crash", "restart", "kill", "done"),
 )
 OTHER = "other"
-"""Kinds of events, and of ends of attempts."""
+"""The kind of an event, or of the end of an attempt, that has none of the kinds above."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run in the report; texts may have any characters, numbers are finite.
+    """A run in the report. Its texts are not escaped for HTML; its numbers are finite.
 
     ``curves``, ``gaps``, ``last``, ``log`` and ``log_from`` are those of RunOutput.
 
