@@ -194,8 +194,8 @@ def mount_units(
         host: the worker's name in the inventory. It does not mount what it exports itself.
         hostvars: the variables of all hosts, for the addresses of NFS servers.
         uid: the user id and group id that own the files of a mounted bucket.
-        fleet: the value of ``tpu_fleet``. A data disk is mounted on the TPUs that have it; it is an
-            error if no TPU of the fleet file has it.
+        fleet: the value of ``tpu_fleet``. A data disk that is not attached to the worker's TPU is
+            left out if a TPU of the fleet file has the disk; otherwise it is an error.
 
     Raises AnsibleFilterError.
     """
@@ -223,7 +223,7 @@ def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
     Args:
         entries: the value of ``mounts`` of a worker.
         disk: the disk's name.
-        device: the device to return instead of the one in ``mounts``; empty for that one.
+        device: replaces the device of the disk in ``mounts`` if it is not empty.
 
     Raises AnsibleFilterError.
     """

@@ -29,7 +29,8 @@ def find_links(
     Args:
         env: the environment variables for uv and pip.
         controller_wheels: the directory on the controller, where pip runs; empty to add nothing.
-        worker_wheels: the directory on the worker if uv runs there; empty if uv runs here.
+        worker_wheels: the directory on the worker if uv runs there; empty if uv runs on the
+            controller.
     """
     if not controller_wheels:
         return dict(env)
