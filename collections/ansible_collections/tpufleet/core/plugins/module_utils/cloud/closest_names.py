@@ -9,9 +9,9 @@ _MAX_NAMES = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
-    """Join the names in one line, the most similar to ``requested`` first; ``none`` without names.
+    """Join names in one line, the most similar to ``requested`` first; ``none`` if there are none.
 
-    Shows at most 8 names, and the number of the others.
+    After 8 names, only the number of the remaining names follows.
     """
 
     def similarity(name: str) -> float:

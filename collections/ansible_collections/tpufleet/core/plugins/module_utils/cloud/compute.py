@@ -48,7 +48,7 @@ class ComputeApi(GoogleApi):
         return self._get(self._firewall_path(name), f"read the firewall rule {name}")
 
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Request deletion of a firewall rule without retries; return its operation, or None."""
+        """Request a rule's deletion once; return the operation, or None if no such rule exists."""
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class ComputeApi(GoogleApi):
         return self._change("POST", f"{self._project}/zones/{zone}/disks", action, body)
 
     def set_access_mode(self, zone: str, name: str, mode: str) -> Mapping[str, Any]:
-        """Request another access mode of a Hyperdisk; return the operation."""
+        """Request a change of a Hyperdisk's access mode; return the operation."""
         action = f"change the access mode of the disk {name} ({zone})"
         params = {"paths": "accessMode"}
         return self._change(

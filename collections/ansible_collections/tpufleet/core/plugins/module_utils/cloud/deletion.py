@@ -18,7 +18,7 @@ TRIES = 10
 
 @dataclass(frozen=True)
 class CurrentResource:
-    """The resource that has a name now. A later resource of the same name has another ``id``."""
+    """The resource that a name refers to now; its ``id`` never belongs to another resource."""
 
     id: str
     state: str = ""
@@ -26,10 +26,10 @@ class CurrentResource:
 
 
 def check_confirmed(resource: str, key: str, confirmed: Collection[str] | None) -> None:
-    """Raise Different if the user was not asked about the deletion of this resource.
+    """Raise Different if the user has not confirmed the deletion of a resource.
 
-    ``resource`` names the resource in the error, ``key`` is its unique key. ``confirmed`` has the
-    keys of the resources that the user confirmed to delete; None allows any.
+    ``resource`` names the resource in the error, and ``key`` is the resource's unique key.
+    ``confirmed`` has the keys of all resources that the user allows to delete; None allows any.
     """
     if confirmed is not None and key not in confirmed:
         raise errors.Different(
@@ -57,12 +57,12 @@ def delete_exactly(
         action: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the id of the resource to delete.
         deadline: a time of ``polling.clock``.
-        read: return the resource that has the name now; None if there is none.
+        read: return the resource to which the name refers now; None if there is none.
         delete: request the deletion once; return the operation, None if nothing was deleted.
         progress: receives the resource's state while this function waits.
 
     Raises BadAnswer if ``expected_id`` is empty, Unavailable after ``TRIES`` temporary refusals,
-    and what the callables raise.
+    and the errors of ``read``, ``delete`` and ``progress``.
     """
     if not expected_id:
         raise errors.BadAnswer(

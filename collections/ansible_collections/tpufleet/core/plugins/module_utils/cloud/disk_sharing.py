@@ -1,6 +1,6 @@
 """Attachment of a data disk to existing TPUs: read-write to one worker, or read-only to many.
 
-Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. To change a disk's mode, it
+Only the Cloud TPU API v2alpha1 attaches a disk to one worker of a TPU. To change its mode, a disk
 must be detached and attached again, as ``gcloud alpha compute tpus tpu-vm update`` does.
 """
 
@@ -24,7 +24,7 @@ class Attachment:
     """A data disk of a TPU as the API reports it.
 
     ``source`` is the disk's API path, ``mode`` is READ_WRITE or READ_ONLY. ``workers`` has the
-    numbers of the workers to which the disk is attached; it is empty if these are all workers.
+    numbers of the workers to which the disk is attached; empty if it is attached to all workers.
     """
 
     source: str
@@ -78,16 +78,18 @@ def ensure_detached(
 def ensure_writable(
     api: TpuApi, disk: str, writer: Node, *, deadline: float, check: bool = False
 ) -> bool:
-    """Attach the disk to worker 0 of ``writer`` for writing. No other TPU may have it attached.
+    """Attach the disk to worker 0 of ``writer`` for writing.
+
+    Before this call, the disk must be detached from all other TPUs (``ensure_detached``).
 
     Args:
-        disk: the name of a disk in the TPU's zone; in check mode, it may be missing.
+        disk: the name of a disk in the TPU's zone. With ``check``, the disk need not exist.
         writer: the TPU whose worker writes.
         deadline: the time of ``polling.clock`` by which all steps must be done.
         check: change nothing; return whether anything would change.
 
     Returns whether anything changed. Raises CloudError; Different if the disk is a Hyperdisk that
-    is shared already, because sharing can't be undone.
+    was shared before, because Google can't make such a disk writable again.
     """
     _check_unshared(api, writer.zone, disk)
     source = f"projects/{api.settings.project}/zones/{writer.zone}/disks/{disk}"
@@ -112,7 +114,7 @@ def ensure_shared(
     deadline: float,
     check: bool = False,
 ) -> bool:
-    """Attach the disk read-only to all workers of these TPUs, which are in its zone.
+    """Attach the disk read-only to all workers of these TPUs, which are in the disk's zone.
 
     A Hyperdisk gets the access mode READ_ONLY_MANY. ``deadline`` is the time of ``polling.clock``
     by which all steps must be done. With ``check``, nothing is changed. Returns whether anything
@@ -148,7 +150,7 @@ def _attach(
     deadline: float,
     check: bool,
 ) -> bool:
-    """Attach the disk with the mode and workers of ``desired``, or detach it if that is None.
+    """Attach the disk with the mode and workers of ``desired``; detach it if ``desired`` is None.
 
     Returns whether anything changed, or with ``check`` would change.
     """

@@ -30,10 +30,10 @@ Progress = Callable[[str], None]
 
 
 def disk_type_for(accelerator_type: str, *, writable: bool) -> str:
-    """Return the type of a new disk for TPUs of a type: Hyperdisk for v6e and later generations.
+    """Return the disk type for new disks: a Hyperdisk for TPUs of generation v6e and later.
 
-    Of the Hyperdisk types that TPUs accept, only Hyperdisk ML can be shared read-only. A
-    ``writable`` disk is not shared, so it needs no Hyperdisk ML.
+    Of the Hyperdisk types, only Hyperdisk ML can be shared read-only. A ``writable`` disk is not
+    shared, so it is a Hyperdisk Balanced.
     """
     if generation_of(accelerator_type) in _PERSISTENT:
         return "pd-balanced"
@@ -54,7 +54,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key of this disk; a TPU or a later disk of the same name has another key."""
+        """Unique key, which no TPU and no later disk of the same name has."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def _wait_ready(
 def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) -> NodeSpec:
     """Return the spec without the Hyperdisks that cannot be attached read-only yet.
 
-    ``playbooks/fill_disk.yml`` must first fill and share a new Hyperdisk. It then attaches the disk
-    to the TPUs. ``node`` is the existing TPU; disks that it has already stay in the spec. Raises
+    These are new disks. ``playbooks/fill_disk.yml`` fills and shares them, and then attaches them
+    to the TPUs. Disks that are attached to the existing TPU ``node`` stay in the spec. Raises
     CloudError.
     """
     if not spec.data_disks:
@@ -180,10 +180,10 @@ def owned_disks(
     specs: Iterable[NodeSpec],
     others: Iterable[NodeSpec] = (),
 ) -> list[StoredDisk]:
-    """List the disks of existing and of desired TPUs that this collection created.
+    """List the disks that this collection created for the given TPUs.
 
     ``nodes`` are the existing TPUs, and ``specs`` are the specs of the desired TPUs. ``others`` are
-    the specs of other TPUs, whose disks are left out.
+    the specs of TPUs whose disks are left out.
     """
     project = compute.settings.project
     names = {
@@ -211,7 +211,7 @@ def ensure_disk_absent(
 ) -> str:
     """Delete this disk, but no later disk of the same name; return the result message.
 
-    Raises Different if the disk was recreated, and other CloudErrors, e.g. if it is in use.
+    Raises CloudError, for example if the disk is in use; Different if it was recreated.
     """
     current = read_disk(compute, disk.zone, disk.name)
     if current is None:

@@ -22,7 +22,7 @@ CHUNK_BYTES = 8 << 20
 
 
 class DownloadError(Exception):
-    """One object could not be downloaded. Callers put the object's name before the message."""
+    """One object could not be downloaded. The message does not name the object; callers add it."""
 
 
 class _Hash(Protocol):

@@ -58,7 +58,7 @@ class Forbidden(CloudError):
 class NotFound(CloudError):
     """The resource does not exist (HTTP 404).
 
-    ``is_from_api`` is false if the response has no API error, so that a proxy may have sent it.
+    ``is_from_api`` is false if the response contains no API error: a proxy may have sent it.
     """
 
     reason = "not_found"
@@ -158,14 +158,14 @@ CHECK_PROJECT = (
 _OF_A_PROJECT = re.compile(
     r"on resource \W*(?:[\w.]+/)?projects?[/ ]|permission for 'projects/[^/']+'"
 )
-"""What the TPU API and the Compute API write if an account has no access to a project."""
+"""Part of the TPU API's and the Compute API's error for an account without access to a project."""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def error_body(answer: object) -> Mapping[str, Any]:
     """Return the ``{code, message, status, details}`` of an error response.
 
-    ``answer`` is the parsed JSON of a response. Returns an empty dictionary if it has no error.
+    ``answer`` is the parsed JSON of a response. Returns an empty dictionary if there is no error.
     """
     error = answer.get("error") if isinstance(answer, Mapping) else None
     return error if isinstance(error, Mapping) else {}
@@ -185,7 +185,7 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _older_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return the reasons in the list ``errors``, which Compute Engine and Cloud Storage send."""
+    """Return the reasons in the list ``errors`` of an error by Compute Engine or Cloud Storage."""
     entries = error.get("errors")
     return {
         str(entry.get("reason"))
@@ -195,7 +195,7 @@ def _older_reasons(error: Mapping[str, Any]) -> set[str]:
 
 
 def is_transient(status: int, answer: object) -> bool:
-    """Return whether a retry may help, as after a rate limit or a 5xx, but not a used-up quota.
+    """Return whether a retry may help: true for TRANSIENT_STATUSES, false for a used-up quota.
 
     ``status`` and ``answer`` are the HTTP status and the parsed JSON of a response. Compute Engine
     also reports rate limits as HTTP 403.

@@ -1,7 +1,7 @@
 """The fleet's known_hosts file, with the ssh host keys of its workers.
 
-A key is stored under an alias (ssh's HostKeyAlias), which is the TPU's id with the worker's number,
-and not under an address. So a worker stays known when its address changes, and another TPU with the
+A key is stored under an alias (ssh's HostKeyAlias) instead of an address. The alias is the TPU's id
+with the worker's number. So a worker stays known when its address changes, and another TPU with the
 same address is not trusted. Workers publish their keys as guest attributes. The API returns these
 over TLS, so that ssh need not trust a key on first use. Format: sshd(8), "SSH_KNOWN_HOSTS FILE
 FORMAT". The comment field contains the guest's host name, which IAP tunnels need.
@@ -35,7 +35,7 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 HOST_KEYS_TIMEOUT_S = 120.0
 
-#: How bytes that are not UTF-8, in lines of other programs, are read and written back unchanged.
+#: Error handler (PEP 383) that keeps bytes of other programs' lines that are not UTF-8 unchanged.
 _KEEP_BYTES = "surrogateescape"
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
@@ -79,7 +79,7 @@ def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
 
 
 def _is_key_of(kind: str, key: str) -> bool:
-    """Return whether the base64 key starts with its type's length and name (RFC 4253, 6.6)."""
+    """Return whether a base64 key starts with the length and text of ``kind`` (RFC 4253, 6.6)."""
     try:
         raw = base64.b64decode(key, validate=True)
     except ValueError:
@@ -177,9 +177,9 @@ class KnownHostsFile:
 def published_keys(api: TpuApi, node: Node, *, with_names: bool = False) -> list[KnownHost]:
     """Return the host keys that a READY TPU's workers have published.
 
-    One request reads the keys of all workers. If its response does not have one entry for each
-    worker, each worker's keys are requested separately. ``with_names`` also reads the guests' host
-    names.
+    One request reads the keys of all workers. If the response does not have one entry for each
+    worker, each worker's keys are requested separately. With ``with_names``, also reads the guests'
+    host names.
     """
     path = "" if with_names else _HOST_KEYS_PATH
     workers = len(node.endpoints)

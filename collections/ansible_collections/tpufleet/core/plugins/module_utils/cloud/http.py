@@ -178,8 +178,8 @@ class GoogleHttp:
                 taken effect.
             single_try: never retry. Used for deletions by name: a newer resource may have the name
                 when a retry is sent, so the caller checks the id before every try.
-            is_transfer: whether the request or the response has content that may be large. Then
-                only the time between two parts of the response is limited, not the whole time.
+            is_transfer: whether the request or the response may be large. If so, the time limit
+                applies to the wait for each part of the response, not to the whole response.
             request: ``params``, ``json``, ``data`` and ``headers`` of ``requests``.
         """
         from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
@@ -318,7 +318,7 @@ class GoogleApi:
 
 
 def _check_is_from_api(error: errors.NotFound) -> None:
-    """Raise BadAnswer if a proxy may have sent the 404, because the resource may exist then."""
+    """Raise BadAnswer if a proxy may have sent the 404: then the resource may still exist."""
     if not error.is_from_api:
         raise errors.BadAnswer(
             f"{error}, but the API did not send this response; a proxy may have. Check the "

@@ -32,8 +32,8 @@ class NodeOutcome(Outcome):
     """Outcome of a change to a TPU.
 
     ``node`` is the TPU after the change; in check mode, it is the TPU before the change.
-    ``replaced`` is the TPU that was deleted in order to recreate it, or None. A preempted TPU that
-    was recreated does not count.
+    ``replaced`` is the old TPU if the change deleted and recreated it, else None; also None if the
+    old TPU was preempted.
     """
 
     node: Node | None = None

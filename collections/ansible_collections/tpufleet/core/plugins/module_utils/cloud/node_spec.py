@@ -61,8 +61,8 @@ class NodeSpec(ZonalResource):
     If a field is None, a new TPU gets the API's default, and an existing TPU may have any value.
 
     Args:
-        config_type: the generation, such as ``V4``. It replaces ``accelerator_type`` together with
-            ``topology``, such as ``2x2x4``.
+        config_type: the generation, such as ``V4``. Together with ``topology``, such as ``2x2x4``,
+            it replaces ``accelerator_type``.
         labels: all labels of the TPU.
         tags: all network tags of the TPU.
         metadata: entries to set; other entries of the TPU stay.

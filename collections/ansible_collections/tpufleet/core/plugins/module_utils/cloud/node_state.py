@@ -138,7 +138,7 @@ def ensure_power(
     """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED.
 
     ``started`` is the desired state, ``timeout`` is in seconds. With ``check``, nothing is changed.
-    Raises CloudError; Different if the TPU has another id than ``node_id``, unless that is empty.
+    Raises CloudError; Different if ``node_id`` is not empty and the TPU has another id.
     """
     goal, verb = ("READY", "start") if started else ("STOPPED", "stop")
     action = f"{verb} TPU {name} ({zone})"

@@ -150,7 +150,7 @@ def wait_for_suspension(
 
 
 def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
-    """Return the queued resource that created only this TPU; None if there is none."""
+    """Return the queued resource that created this TPU and no other TPU; None if there is none."""
     if not node.queued_resource or node.multislice:
         return None
     request = _read(api, node.zone, node.queued_resource)

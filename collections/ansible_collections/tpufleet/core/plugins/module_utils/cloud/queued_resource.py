@@ -54,7 +54,7 @@ class QueuedResource(ZonalResource):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the queued resource failed or lost its TPUs for good, and only holds quota."""
+        """Whether the queued resource failed or lost its TPUs for good, so it only holds quota."""
         return self.state in ("FAILED", "SUSPENDED")
 
     @property
@@ -144,7 +144,7 @@ class QueuedResourceSpec:
     def body(self, project: str) -> dict[str, Any]:
         """Return the JSON body of the creation request.
 
-        The tier is a field of the request, so the node in it has no ``schedulingConfig``.
+        The body has a field for the tier, so its ``node`` has no ``schedulingConfig``.
         """
         node = self.tpu.body(project)
         node.pop("schedulingConfig", None)

@@ -78,7 +78,7 @@ class ApiSettings:
         return address or ("" if self.endpoint else GOOGLE_STORAGE)
 
     def open_session(self, address: str) -> AuthorizedSession:
-        """Call the function ``open_session`` with the credentials file of these settings."""
+        """Open a session for the API at ``address`` with the credentials file of these settings."""
         return open_session(address, self.credentials_file)
 
 

@@ -1,7 +1,8 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
 Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The API lists one network
-endpoint for each worker of an existing node. If this table has another number, the API's is used.
+endpoint for each worker of an existing node. If this table has another number of workers, the
+number of endpoints counts.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def chips_of(accelerator_type: str) -> int:
 
 
 def generation_of(accelerator_type: str) -> str:
-    """Return ``v4`` for ``v4-16``, ``v5e`` for ``v5litepod-8``; else the part before the ``-``."""
+    """Return a type's generation: ``v5e`` for ``v5litepod-8``, else the part before the ``-``."""
     family = accelerator_type.split("-", 1)[0]
     return _GENERATIONS[family].name if family in _GENERATIONS else family
 

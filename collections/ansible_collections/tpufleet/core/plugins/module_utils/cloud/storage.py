@@ -82,7 +82,7 @@ class Bucket:
 
     Args:
         url: ``gs://bucket/prefix``.
-        address: base URL of the API; any other than Google's belongs to an emulator.
+        address: base URL of the API. Any other address than Google's is that of an emulator.
         credentials_file: a key file; empty for the application-default credentials.
         retry: how often to retry a request, and how long to wait.
     """
@@ -145,8 +145,8 @@ class Bucket:
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
 
-        ``value`` must be one that no other writer writes. Then, if the response to a try is lost,
-        the stored value shows whether the try succeeded. Raises Conflict if the object is at
+        No other writer may ever write the same ``value``: if the response to a try is lost, the
+        stored value shows whether the try succeeded. Raises Conflict if the object is at
         another generation.
         """
         action = f"write {self.url}/{name}"

@@ -220,9 +220,10 @@ class TpuApi(GoogleApi):
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
     ) -> Mapping[str, Any] | None:
-        """Request the deletion of a queued resource without retries; return its operation, or None.
+        """Request the deletion of a queued resource once; return the operation.
 
-        ``force`` also deletes the TPUs that it has created.
+        Returns None if the queued resource does not exist. ``force`` also deletes the TPUs that the
+        queued resource has created.
         """
         action = f"delete queued resource {name} ({zone})"
         return self._delete(self._queued_path(zone, name), action, {"force": str(force).lower()})
