@@ -1,7 +1,7 @@
 """Access to objects in a Cloud Storage bucket with this worker's service account.
 
-The parameter ``env`` has the trainer's variables. If they name an emulator (STORAGE_EMULATOR_HOST),
-it is used in place of Google's storage API.
+The parameter ``env`` has the trainer's variables. If these name an emulator
+(STORAGE_EMULATOR_HOST), the emulator is used in place of Google's storage API.
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects.
 """
 
@@ -99,7 +99,8 @@ def ask(
 ) -> bytes:
     """Send one HTTP request and return the content of the response. Raises OSError.
 
-    ``data`` is the content of the request. Only HTTPS requests use a proxy.
+    ``data`` is the content of the request. HTTP requests, which go to the metadata server or to an
+    emulator, use no proxy.
     """
     import http.client  # slow to import, and needed only for buckets
     import urllib.request
@@ -114,7 +115,7 @@ def ask(
 
 @lru_cache
 def _opener(is_proxied: bool) -> OpenerDirector:
-    """Return a urllib opener, cached because each new opener loads the CA certificates.
+    """Return a urllib opener. It is cached, because each new opener loads the CA certificates.
 
     Unless ``is_proxied``, the opener ignores the proxies in the environment variables.
     """

@@ -104,8 +104,8 @@ def no_finished_error(
     """Return the error message for a location without a finished checkpoint.
 
     ``faults`` has the problem of each checkpoint there, and ``names`` are the relative paths of all
-    files there. Without faults, the message lists the files. For a trainer that is not this
-    project's own, it then also explains how to set the pattern of the checkpoints' names.
+    files there. If ``faults`` is empty, the message lists the files and, unless the trainer is this
+    project's own, explains how to set the pattern of the checkpoints' names.
     """
     if faults:
         return f"{location}: no finished checkpoint ({'; '.join(faults)})"

@@ -20,7 +20,7 @@ class DiskState:
     """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
     ``name`` is the disk's name in Google Cloud, and ``device`` the path of its device file.
-    ``tags`` has blkid's tags (TYPE, UUID, PTTYPE, …), and ``signatures`` those that wipefs finds.
+    ``tags`` has blkid's tags (TYPE, UUID, PTTYPE, …), ``signatures`` the types that wipefs finds.
     ``blank`` is true if the first and the last MiB of the disk contain only zeros.
     """
 

@@ -189,7 +189,7 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def lock_finding(machine: Machine) -> Finding:
-    """Check libtpu's lockfile, which blocks the chips even if no process holds it."""
+    """Check for a leftover lockfile of libtpu, which would block the chips."""
     check = "lockfile"
     if not machine.lockfile.exists():
         return ok(check, "none")
@@ -236,7 +236,7 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
 def records_findings(
     machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_create
 ) -> Iterator[Finding]:
-    """Check that this worker cannot write run records. Controllers act on what records contain.
+    """Check that this worker cannot write run records, because controllers act on their content.
 
     ``write`` tries to write below a URI, and raises OSError if it cannot.
     """

@@ -29,7 +29,7 @@ from .python_env import (
 )
 
 UV_CACHE = "uv"
-"""Name of uv's cache in the directory ``cache``, which other workers can copy from the leader."""
+"""Name of uv's cache in the directory of downloads, which workers can copy from the leader."""
 _REQUIRED = re.compile(r"you require (?P<package>[^\s,]+==[^\s,]+)")
 _NEEDED = re.compile(r"\bdepends? on\b")
 _REFUSED = re.compile(r"hint: (?P<message>.*authentication credentials.*\S)")
@@ -164,7 +164,7 @@ def compile_bytecode(env: Path) -> None:
 
 
 def download_error(output: str) -> EnvError:
-    """Return an error of one line with the step at which uv failed and the last cause."""
+    """Return a one-line error for uv's output, with the cause and, if possible, the fix."""
     if "No space left on device" in output:
         return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
     if refused := _REFUSED.search(output):
@@ -176,7 +176,7 @@ def download_error(output: str) -> EnvError:
 
 
 def failed_steps(output: str) -> str:
-    """Return the step at which uv failed and the last cause, as one line without a full stop."""
+    """Return the first and last message of uv's error chain, as one line without a full stop."""
     steps = [_SPLIT.sub("", step["message"].rstrip(".")) for step in _STEP.finditer(output)]
     return ": ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else error_summary(output)
 
@@ -228,7 +228,7 @@ def copy_cache(cache: Path) -> None:
 
 
 def remove_unused(cache: Path) -> None:
-    """Remove the packages in uv's cache to whose files no environment has a hard link.
+    """Remove packages from uv's cache if no environment has a hard link to their files.
 
     uv stores packages in ``archive-v0/…``. If a package is missing there, uv downloads it again.
     """

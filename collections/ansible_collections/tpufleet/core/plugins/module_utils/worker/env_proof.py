@@ -39,7 +39,7 @@ class Worker:
 def proof_environment(env: Path, worker: Worker) -> dict[str, str]:
     """Return environment variables with which a proof uses only this worker's devices.
 
-    On a slice of several workers, libtpu would otherwise wait forever for the others.
+    On a slice of several workers, libtpu would otherwise wait forever for the other workers.
     """
     variables = slice_environment(env, worker)
     variables["TPUFLEET_CHIPS"] = str(worker.chips)
@@ -110,8 +110,8 @@ def prove_slice(
 
     ``env``, ``command`` and ``worker`` are described at ``prove_worker``. ``rendezvous`` has the
     coordinator (host:port), the number of processes and the id of this process. The processes wait
-    for each other for at most ``seconds``. Each device adds 1 to ``sum``, so it equals ``devices``
-    if the slice works. Raises EnvError.
+    for each other for at most ``seconds``. Each device adds 1 to ``sum``, so ``sum`` equals
+    ``devices`` if the slice works. Raises EnvError.
     """
     variables = slice_environment(env, worker)
     variables["TPUFLEET_PROOF"] = json.dumps([*rendezvous, seconds])
@@ -123,7 +123,7 @@ def prove_slice(
 
 
 class ProofError(Exception):
-    """A proof failed; the message is the end of its output, or the problem with its output."""
+    """A proof failed; the message is the end of its output, or says why its output is invalid."""
 
 
 def run_proof(

@@ -80,7 +80,7 @@ def _is_stack(line: str) -> bool:
 
 
 def last_attempt(lines: Sequence[str]) -> list[str]:
-    """Return those of a log's last ``lines`` that the last attempt wrote."""
+    """Return the lines that the last attempt wrote. ``lines`` are the last lines of a log."""
     starts = [
         index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
     ]

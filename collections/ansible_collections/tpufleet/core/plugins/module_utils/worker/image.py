@@ -38,7 +38,7 @@ _IMAGE_DIRECTORIES = (
     "/srv",
     *(f"/{name}" for name in _SYSTEM_DIRECTORIES),
 )
-"""Directories of an image that no mount of the worker and no path of a run may hide."""
+"""Directories of an image that stay visible: no data disk and no path of a run is mounted there."""
 _MOUNTABLE = re.compile(r"/[A-Za-z0-9._/=@+,~-]+")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_TEXT = 1 << 16
@@ -105,9 +105,9 @@ class Image:
     def for_attempt(self, unit_variables: Mapping[str, str]) -> dict[str, Any]:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
 
-        ``unit_variables`` has the variables that the run's unit sets. They override variables of
-        the image. The program sets the other variables of the image only when it starts the
-        trainer, because some of them, such as LD_LIBRARY_PATH, name files in the image.
+        ``unit_variables`` has the variables that the run's unit sets. The result has the image's
+        other variables. The program sets these only when it starts the trainer, because some of
+        them, such as LD_LIBRARY_PATH, name files in the image.
         """
         env = {name: value for name, value in self.env.items() if name not in unit_variables}
         return {"root": str(self.root), "directory": self.directory, "env": env}
@@ -187,7 +187,7 @@ def nearest_directory(path: str) -> str:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the given paths except those below another given path, which are mounted with it."""
+    """Return ``paths`` without those below another one, whose mount already includes them."""
     all_paths = set(paths)
     return sorted(path for path in all_paths if not _is_below(path, all_paths))
 

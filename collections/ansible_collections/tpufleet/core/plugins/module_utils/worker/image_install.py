@@ -26,7 +26,7 @@ from .units import active_runs
 KEPT_IMAGES = 2
 """Number of images that are kept in addition to the current one and those of active runs."""
 PULL_SECONDS = 3600
-"""Time limit for pulling an image. Other launches in an image wait on this worker until then."""
+"""Time limit for pulling an image. Meanwhile, other launches with an image wait here."""
 _ENGINES = ("podman", "docker")
 _GOOGLE = re.compile(r"([a-z0-9-]+\.)?(gcr\.io|pkg\.dev)(:[0-9]+)?")
 """The registries to which the service account's token is sent: Container and Artifact Registry."""
@@ -107,7 +107,7 @@ def find_engine(problem: str = "") -> str:
 def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
     """Pull an image and unpack it to ``folder``. The engine verifies the image's digest.
 
-    Afterwards the image is removed from the engine, unless the engine already had it. Raises
+    Afterwards the image is removed from the engine, unless the engine had it before. Raises
     ImageError, OSError.
     """
     was_present = not _exit_code([engine, "image", "inspect", reference])
@@ -226,8 +226,8 @@ def _login(host: str, reference: str) -> str:
 def unused(current: Path, paths: WorkerPaths) -> list[Path]:
     """Return the directories of the images to remove.
 
-    These are all except ``current``, the images of active runs, and the KEPT_IMAGES others that
-    were used last. Raises RunError if it is unknown which runs are active.
+    ``current``, the images of active runs, and the KEPT_IMAGES most recently used other images
+    stay. Raises RunError if it is unknown which runs are active.
     """
     used = {current.name}
     for run in active_runs():

@@ -35,7 +35,7 @@ from .safe_files import open_file, read_json, read_text, write_file
 OUTPUT = "output"
 START, EXIT = "start.json", "exit.json"
 FILES = {"log": "log", "metrics": "metrics.jsonl"}
-"""The files whose content is stored, by the name of the directory of their stored segments."""
+"""The files whose content is stored. The keys are the directories of the stored segments."""
 SEGMENT_BYTES = 1 << 17
 """Maximum size of a segment in bytes, and the step by which the segments' numbers increase."""
 MAX_JSON_BYTES = 4096
@@ -60,7 +60,7 @@ _LINE_BYTES = 4096
 
 
 class Mark(NamedTuple):
-    """A position in a file, and a digest of the bytes before it, by which changes are detected."""
+    """A position in a file, and a digest of the bytes before it. The digest reveals changes."""
 
     position: int
     digest: str
@@ -117,8 +117,8 @@ class State(NamedTuple):
 class Upload(NamedTuple):
     """An object to store below ``RUN/ATTEMPT/PROCESS``.
 
-    ``state`` says what is stored once this object is; write it to ``ATTEMPT.state.json`` then. If
-    ``content`` is empty, there is no object to store, and only the state is written.
+    Once the object is stored, the caller writes ``state`` to ``ATTEMPT.state.json``. If ``content``
+    is empty, there is no object to store, and the caller only writes ``state``.
     """
 
     name: str
@@ -255,8 +255,8 @@ def uploads_of(
         folder: the run's directory.
         attempt: the attempt.
         state: what is stored of the attempt.
-        end: the result of ``read_end``. It must be read before this call, so that the files contain
-            everything that the attempt wrote if it has ended.
+        end: the result of ``read_end`` before this call. If it says that the attempt has ended, the
+            files now contain everything that the attempt wrote.
         following: the next attempt in the directory; None if there is none.
     """
     if state.has_exit:
@@ -286,12 +286,12 @@ def uploads_of(
 def next_segment(
     path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return the stream after the appended bytes, and the newest segment's content up to there.
+    """Return the next segment to store: the stream after it is stored, and its content.
 
-    Returns None if nothing was appended. If the newest segment is full, returns the stream with the
-    number of the next segment, and empty content. The caller must write this state before it stores
-    the next segment. Otherwise, after a crash, the old segment could grow although a newer segment
-    exists.
+    Returns None if nothing was appended. The newest segment is replaced until it is full. Then the
+    result is a stream with the number of the next segment, and empty content. The caller must write
+    this state before it stores the next segment. Otherwise, after a crash, the old segment could
+    grow although a newer segment exists.
 
     If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first,
     then the file from the nearest unchanged mark.

@@ -29,7 +29,7 @@ Ansible masks a secret wherever its text occurs, so a short secret would mask pa
 MAX_NUMBER_DIGITS = 20
 """A secret of at most this many digits would mask parts of other numbers, such as times."""
 ALLOWED = "TPUFLEET_NOT_SECRET"
-"""Variable with the names of variables that look like secrets but are not secret."""
+"""Environment variable that lists the variables that look like secrets but are not secret."""
 _SECRET_NAME = re.compile(
     r"(^|_)((API)?KEY|TOKEN|SECRET|PASS|PAT|AUTH)(_|$)|PASSW(OR)?D|PASSPHRASE", re.IGNORECASE
 )
@@ -74,7 +74,7 @@ class Process:
     def identity(self) -> str:
         """Return a digest that is equal for equal launches on this worker.
 
-        It does not depend on the attempt's number, its ports or its rendezvous token.
+        The number, the ports and the rendezvous token of an attempt do not change the digest.
         """
         content = {
             "definition": self.spec.definition(),
@@ -144,7 +144,7 @@ def environment(
 
     ``trust`` has variables with the paths of the system's CA certificates. ``compile_cache`` is
     where JAX stores compiled programs; empty for a directory on this worker. ``image_path`` is the
-    PATH in the run's image; empty if the run has no image. With an image, its programs and CA
+    PATH in the run's image; empty if the run has no image. In an image, the image's programs and CA
     certificates are used instead of the worker's.
     """
     rendezvous = process.spec.workers > 1 and process.token
@@ -205,7 +205,7 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
 def unmaskable_secrets(secrets: Mapping[str, object]) -> str:
     """Return an error that names the secrets that would mask other text; empty if there are none.
 
-    These are short secrets, and secrets with a line that is a number.
+    Short secrets and secrets with a line that is a number would mask other text.
     """
     short, numbers = [], []
     for name, value in sorted(secrets.items()):
@@ -262,7 +262,7 @@ def unmasked_secrets(variables: Mapping[str, object]) -> str:
 
 
 def check_no_secrets(variables: Mapping[str, object], option: str) -> None:
-    """Raise RunError if the name of a variable looks like that of a secret, such as API_KEY.
+    """Raise RunError if ``unmasked_secrets`` finds a variable that looks like a secret.
 
     ``option`` names the option that sets the variables, for the error.
     """
@@ -300,8 +300,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    Omits environment variables, the config, and the identity, which is a digest: a short secret
-    could be guessed from it.
+    Omits environment variables, the config, and the identity: it is a digest, from which a short
+    secret could be guessed.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

@@ -93,8 +93,8 @@ def _run_python(python: Path, program: str) -> Any:
 def measure(env: Path) -> dict[str, int]:
     """Return the number and bytes of an environment's files, and the bytes of its bytecode.
 
-    The marker file COMPLETE and the bytecode of packages' tests are not counted. Such bytecode is
-    written only when root imports the tests.
+    The marker file COMPLETE is not counted. Nor is the bytecode of packages' tests, because Python
+    writes it later, when root imports the tests.
     """
     counts = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):
@@ -181,8 +181,8 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
     """List the environments to remove.
 
-    ``envs`` is the directory of the environments. All are removed except ``current``, those in
-    ``used``, and the ``keep`` newest others.
+    ``envs`` is the directory of the environments. ``current``, the ``keep`` newest besides
+    ``current``, and those in ``used`` stay.
     """
     installed = [
         path
@@ -238,7 +238,7 @@ def check_free_space(folder: Path, needed_mb: int) -> None:
 def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) -> dict[str, str]:
     """Return ``base`` with variables that make pip and uv trust the system's CA certificates.
 
-    The system may have the certificate of a company's certificate authority, for example.
+    The system may trust a company's own certificate authority. LD_PRELOAD is removed.
     """
     variables = dict(base)
     # TPU images preload tcmalloc, which crashes an interpreter that it was not built for.

@@ -115,7 +115,7 @@ def chip_of(launched: Mapping) -> int:
 
 
 def current_runs(runs: Sequence[Mapping]) -> list:
-    """Return the active or else the last run of each chip of a worker.
+    """Return the active run of each chip of a worker, or the chip's last run if none is active.
 
     The result is either one run that uses all chips, or at most one run for each chip. ``runs`` has
     the results of ``observe`` (run_unit.py) for all runs of the worker.

@@ -34,7 +34,7 @@ _REFUSALS = (401, 403, 404)
 def unwritable_reason(path: str, env: Mapping[str, str]) -> str | None:
     """Try to write to a checkpoint location as the trainer will.
 
-    Returns why it fails; None if it works.
+    Returns why the write fails; None if it works.
     """
     if path.startswith("gs://"):
         return bucket_problem(path, env)
@@ -49,7 +49,7 @@ def unwritable_reason(path: str, env: Mapping[str, str]) -> str | None:
 def directory_problem(path: str) -> str | None:
     """Try to write below a local path as the trainer's user.
 
-    Return why it fails; None if it works.
+    Returns why the write fails; None if it works.
     """
     try:
         account = pwd.getpwnam(USER)
@@ -144,7 +144,7 @@ def bucket_of(url: str) -> str:
 
 
 def grant(url: str) -> str:
-    """Return the advice, with its command, that gives this worker write access to a bucket."""
+    """Return the advice with the command that gives this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"

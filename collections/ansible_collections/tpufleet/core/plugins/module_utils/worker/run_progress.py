@@ -131,7 +131,7 @@ def _last_before(stream: IO[bytes], end: int, default: Line) -> Line:
 
 
 def _read(text: bytes, start: int) -> Line | None:
-    """Parse a line; return None if it is incomplete, invalid, or has no possible step or time."""
+    """Parse a line; return None if it is incomplete or invalid, or a number is out of range."""
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
         line = Line(start, start + len(text), int(record["step"]), float(record["time"]))

@@ -37,7 +37,7 @@ END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
 
 
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
-    """Return the process that this worker has in a launch.
+    """Return the process of a launch that belongs on this worker.
 
     ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
     RunError, EnvError.
@@ -339,7 +339,8 @@ def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[
     nothing is removed, and the second value says whether it would be.
 
     If ``chip`` is not negative, the list has only the processes that hold the device of the chip
-    with this index. If ``chip`` is negative, the list is empty while a run is active.
+    with this index. If ``chip`` is negative, the list is empty while a run is active, because that
+    run may hold the devices.
     """
     if not device_glob:
         return [], False

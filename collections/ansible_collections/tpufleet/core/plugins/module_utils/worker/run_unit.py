@@ -37,7 +37,7 @@ def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
     Used if exit.json is missing, which happens if all processes of the unit were killed before one
-    could write it. A reboot erases what systemd knows (systemd.exec(5),
+    could write the file. A reboot erases what systemd knows (systemd.exec(5),
     org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
@@ -161,9 +161,9 @@ def process_state(
     Args:
         unit: systemd's properties of the run's unit.
         heartbeat: the trainer's last heartbeat.
-        ended: how the last attempt ended; None if it is active or its end is unknown.
+        ended: how the last attempt ended; None if the attempt is active or its end is unknown.
         rendezvous: the progress of the rendezvous.
-        has_heartbeat: whether the trainer is one that writes heartbeats.
+        has_heartbeat: whether the trainer is known to write heartbeats.
     """
     active = unit.get("ActiveState", "inactive")
     if active == "deactivating":

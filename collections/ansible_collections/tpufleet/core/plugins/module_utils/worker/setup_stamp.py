@@ -1,4 +1,4 @@
-"""The setup stamp, which shows that setup has finished on this worker, and its version."""
+"""The setup stamp, which shows that setup has finished, and the version of the programs."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
 
 
 def _send(signal_number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
-    """Send a signal to the processes in ``handles`` that still are strays; return whether any is.
+    """Send a signal to the remaining strays in ``handles``; return whether there were any.
 
     ``handles`` maps the file descriptors of the processes (pidfd_open(2)) to the processes.
     ``pattern`` is the glob of the device files.

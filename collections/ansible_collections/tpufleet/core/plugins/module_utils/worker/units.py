@@ -16,7 +16,7 @@ ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
     """Return systemd's properties of the units of ``runs``, by run.
 
-    With ``others``, also returns those of all active runs. Raises RunError.
+    With ``others``, also returns the properties of all other active runs. Raises RunError.
     """
     units = [UNIT.format(run) for run in [*runs, *(["*"] if others else [])]]
     if not units:

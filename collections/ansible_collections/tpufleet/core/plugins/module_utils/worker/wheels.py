@@ -66,8 +66,8 @@ def download(
 ) -> None:
     """Download the wheels of a lock file to ``folder``, which appears only when it is complete.
 
-    Wheels that are already in the directory of another lock file, next to ``folder``, are linked
-    instead of downloaded. ``pip`` is the command that starts pip. The wheels are for pip's Python,
+    Wheels that a directory next to ``folder`` has, for another lock file, are linked instead of
+    downloaded. ``pip`` is the command that starts pip. The wheels are for pip's Python,
     unless ``options`` for pip name another target. Raises EnvError with pip's error, OSError.
     """
     if folder.is_dir():
@@ -113,11 +113,11 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
         leader: whether this worker can copy from a leader.
         minor: the minor version of the worker's Python.
 
-    Returns a warning, or an empty string.
+    Returns a warning if the archive was used although there is a leader, else an empty string.
 
     Raises:
         WheelsMissingError: the controller must send an archive.
-        EnvError: the archive does not contain the wheels that the lock file pins.
+        EnvError: the archive contains anything but wheels that the lock file pins.
     """
     if folder.is_dir():
         return ""
@@ -175,7 +175,7 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
     Scripts are defined in the binary distribution format, section "The .data directory". A tool
     that is a single program, such as uv, needs no other file of its wheel.
 
-    Removes ``folder`` and raises EnvError if the lock file does not pin one of the wheels. Raises
+    If a wheel has no hash in the lock file, removes ``folder`` and raises EnvError. Raises
     OSError if a file cannot be written.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
