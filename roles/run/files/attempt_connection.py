@@ -30,7 +30,7 @@ def parse(text):
 
 
 class Connection:
-    """One connection to another worker. ``name`` is that worker; empty until it is verified."""
+    """One connection to another worker; ``name`` is empty until that worker is verified."""
 
     def __init__(self, connection):
         self.connection = connection

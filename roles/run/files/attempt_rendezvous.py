@@ -1,10 +1,10 @@
 """Rendezvous of the workers of one attempt, before any trainer starts.
 
 Worker 0 listens at a port that depends on the attempt, and the others connect to it. A worker must
-prove that it knows the attempt's token before anything that it sends is parsed. Worker 0 compares
-run, attempt, release and environment. Then the others must find a file that worker 0 writes to the
-checkpoint directory. The connections stay open, so that each worker learns how the trainers of the
-others end (the program `attempt`).
+prove that it knows the attempt's token before worker 0 parses its messages. Worker 0 compares run,
+attempt, release and environment. Then the other workers must find a file that worker 0 writes to
+the checkpoint directory. The connections stay open, so that each worker learns how the trainers on
+other workers end (the program `attempt`).
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class Rendezvous:
     def connect(self):
         """Wait until all workers may begin; return the connections. Raises RendezvousError.
 
-        Worker 0 has a connection to each other worker, which has one to worker 0.
+        On worker 0 these are connections to all other workers, elsewhere one to worker 0.
         """
         return self.gather() if self.process_id == 0 else self.join()
 
@@ -84,7 +84,7 @@ class Rendezvous:
         """Wait for the other workers, then tell all of them to begin; return their connections.
 
         If a worker is missing, differs in one of COMPARED, or does not share the checkpoint
-        directory, tell the connected workers that the attempt fails, and raise RendezvousError.
+        directory, tells the connected workers that the attempt fails, and raises RendezvousError.
         """
         family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -170,7 +170,10 @@ class Rendezvous:
             connection.close()
 
     def read_from(self, peer, arrived, unverified):
-        """Read from a connection; return False if the caller must close it."""
+        """Read from a connection; return False if the caller must close it.
+
+        The arguments ``arrived`` and ``unverified`` are those of ``admit``.
+        """
         if peer in unverified:
             lines = peer.receive_lines()
             if lines == []:
@@ -258,7 +261,7 @@ class Rendezvous:
             )
 
     def collect(self, arrived, deadline):
-        """Return whether each other process has found the file of worker 0, by process id.
+        """Return, by process id, whether each other process has found the file of worker 0.
 
         ``arrived`` has the connection to each process. The result has no entry for a process that
         has not answered at ``deadline`` (monotonic time). Raises RendezvousError if a connection
@@ -355,8 +358,8 @@ class Rendezvous:
         """Return whether this worker sees the file that worker 0 wrote to the checkpoint directory.
 
         Retries for ``shared_seconds``, because a network file system may show the file late.
-        Returns False at once if worker 0 (``leader``) sends something. ``path`` is the file,
-        ``digest`` the SHA-256 digest of its content.
+        Returns False early if worker 0 (``leader``) sends a message or is gone, because the attempt
+        then fails. ``path`` is the file, ``digest`` the SHA-256 digest of its content.
         """
         file, checkpoints = Path(path), Path(self.checkpoints)
         is_above = file.parent in (checkpoints, *checkpoints.parents)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def initialize(environ):
-    """Connect this JAX process to the others of its run, by the variables of the run contract."""
+    """Connect this process to the run's other JAX processes, with the run contract's variables."""
     import jax
 
     coordinator = environ["TPUFLEET_COORDINATOR"]

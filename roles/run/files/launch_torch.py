@@ -1,6 +1,6 @@
 """Start several processes (ranks) of a PyTorch trainer on one worker, in place of torchrun.
 
-If its processes fail, torchrun exits with 1 whatever their exit codes are, so a trainer that has
+If a process fails, torchrun exits with 1 and hides the process's exit code, so a trainer that has
 saved after SIGTERM would count as crashed.
 """
 
@@ -116,7 +116,7 @@ class Ranks:
             rank.send_signal(number)
 
     def exit_code(self):
-        """Return the exit code of the first rank that failed, or the one that all ranks share.
+        """Return the exit code of the first rank that failed, or else the code of all ranks.
 
         If no rank failed, but only some exited with SAVED, returns 1. If a signal ended the first
         rank that failed, ends this process by the same signal.

@@ -11,9 +11,9 @@ EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and 
 
 
 class ShutdownSchedule:
-    """Schedule of SIGTERM and SIGKILL for the remaining trainers after another one has ended.
+    """Schedule of SIGTERM and SIGKILL for the remaining trainers after one trainer has ended.
 
-    ``send`` is a function that sends a signal to these trainers.
+    ``send`` is a function that sends a signal to the remaining trainers.
     """
 
     def __init__(self, send):
@@ -22,9 +22,9 @@ class ShutdownSchedule:
         self.has_received_term = False
 
     def plan(self, code):
-        """Schedule SIGTERM, and SIGKILL unless the other trainer has saved and exited.
+        """Schedule SIGTERM, and also SIGKILL unless the ended trainer has saved.
 
-        ``code`` is the other trainer's exit code (not 0), or ``gone`` if its worker was lost.
+        ``code`` is the ended trainer's exit code (not 0), or ``gone`` if its worker was lost.
         """
         now = time.monotonic()
         if code == SAVED:
