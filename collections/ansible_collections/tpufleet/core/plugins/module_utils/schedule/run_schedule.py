@@ -16,7 +16,7 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, with an interval for examples in errors. Their timers fire at once first.
+#: Verbs without a target, whose timers first fire at once; and an interval for examples in errors.
 PERIODIC = {"watch": "1m", "report": "5m"}
 #: Verbs that need a fixed time, because only timers for a fixed time do nothing if they fire late.
 DESTRUCTIVE = ("kill", "delete")
@@ -46,8 +46,8 @@ class ScheduleError(Exception):
 class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
-    It runs the program ``tool`` (ansible-playbook) in the directory ``project`` with the arguments
-    ``arguments``.
+    The timer runs the program ``tool`` (ansible-playbook) with ``arguments`` in the directory
+    ``project``. ``at`` is empty or ``every`` is 0.
     """
 
     verb: str
@@ -81,8 +81,8 @@ def seconds(span: str) -> int:
 def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     """Validate the options of a timer; return its time and its interval in seconds.
 
-    The options are those of the module run_schedule. The time is an empty string, or the interval
-    is 0, if it is not set. Raises ScheduleError.
+    The options are those of the module run_schedule. Without ``at``, the time is an empty string;
+    without ``every``, the interval is 0. Raises ScheduleError.
     """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} can't be scheduled. Use one of: {', '.join(VERBS)}")
@@ -177,8 +177,8 @@ def service(timer: Timer) -> str:
 def timer_unit(timer: Timer) -> str:
     """Return the text of the timer unit.
 
-    A watch and a report first fire at once, also after a boot. Any other interval timer first fires
-    after one interval.
+    A timer of ``watch`` or ``report`` first fires at once, also after a boot. An interval timer of
+    another verb first fires after one interval.
     """
     if timer.every:
         first = 1 if timer.verb in PERIODIC else timer.every
@@ -256,15 +256,15 @@ def _description(timer: Timer) -> str:
 def _is_due(at: str) -> list[str]:
     """Return a shell command that succeeds only within GRACE_MINUTES after the time ``at``.
 
-    It is needed because systemd fires a timer late if its time passed during sleep, or if a change
-    of the clock skipped its time.
+    Without this check, a timer would start its playbook late: systemd fires a timer later if its
+    time passed during sleep or was skipped by a change of the clock.
     """
     calendar = f"systemd-analyze calendar --base-time=-{GRACE_MINUTES}min {shlex.quote(at)}"
     return ["/bin/sh", "-c", f"LC_ALL=C {calendar} | grep -q ' ago$'"]
 
 
 def _command(words: Sequence[str]) -> str:
-    """Format a command for a unit file. Its prefix ``:`` disables the substitution of ``$``."""
+    """Format a command for a unit file. The prefix ``:`` disables the substitution of ``$``."""
     return ":" + " ".join(_quoted(word) for word in words)
 
 

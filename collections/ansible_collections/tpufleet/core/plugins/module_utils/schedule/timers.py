@@ -131,7 +131,7 @@ class Cron:
         return [f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}" for line in lines]
 
     def interval(self, name: str) -> int:
-        """Return the seconds between a timer's starts (see cron_times); 0 if its time is fixed."""
+        """Return the seconds between a timer's starts; 0 if the crontab has no such timer."""
         lines = [line for line in self._table().splitlines() if line.endswith(f" # {name}")]
         fields = " ".join(lines[0].split()[:5]) if lines else ""
         found = re.fullmatch(r"(?:\*/(\d+)|0 \*/(\d+)|0 0) \*( \*)+", fields)
@@ -171,7 +171,7 @@ class Cron:
 
 
 def keeper() -> Systemd | Cron:
-    """Return the timers of this controller's scheduler. Raises ScheduleError if it has none."""
+    """Return Systemd on a controller with systemd, else Cron. Raises ScheduleError without both."""
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return Systemd()
     if shutil.which("crontab"):
