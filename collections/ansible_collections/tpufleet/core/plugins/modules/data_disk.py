@@ -61,7 +61,10 @@ _MIB = 1 << 20
 
 
 def find(name: str, device: str | None) -> str:
-    """Return the device path of the disk. Raises UnusableDiskError."""
+    """Return the path of the disk's device file. Raises UnusableDiskError if it does not exist.
+
+    ``device`` is the path or a link to it; None: the link that udev creates for ``name``.
+    """
     path = Path(device or BY_ID + name)
     if path.exists():
         return str(path.resolve())
@@ -75,7 +78,7 @@ def find(name: str, device: str | None) -> str:
 
 
 def run_tool(*command: str) -> subprocess.CompletedProcess:
-    """Run a tool and return its output and exit code, also if it fails.
+    """Run a tool and return its output and exit code, even if the tool fails.
 
     Raises OSError if the tool cannot be started.
     """

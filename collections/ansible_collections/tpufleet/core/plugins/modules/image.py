@@ -72,7 +72,7 @@ from ..module_utils.worker.run import RunError, WorkerPaths
 
 
 def main() -> None:
-    """Run the module: install the image if it is missing, and remove unused ones."""
+    """Run the module: install the image if it is missing, and then remove unused images."""
     module = AnsibleModule(
         argument_spec={
             "image": {"type": "str", "required": True},

@@ -149,7 +149,7 @@ from ..module_utils.worker.wheels import (
 
 UV = Path(ROOT) / "bin/uv"
 CACHE = Path(ROOT) / "cache"
-"""The directory of downloads, which the other workers can copy from the leader."""
+"""The directory of downloads. The workers of a TPU can copy the leader's."""
 SELF_DOWNLOADED = "This worker downloaded the packages itself"
 
 
@@ -207,8 +207,8 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
     """Install the environment from a package index.
 
     ``options`` has the module's options. With ``leaders_first``, first tries to install from the
-    leader's downloads. Returns a warning if that failed, else an empty string. Raises EnvError,
-    OSError.
+    leader's downloads, and returns a warning if that failed. Otherwise returns an empty
+    string. Raises EnvError, OSError.
     """
     cache, warning = CACHE / UV_CACHE, ""
     install = partial(install_from_index, env, options["lock"], python, UV, options["env"], cache)

@@ -197,9 +197,9 @@ def installed_python(folder: Path, version: str) -> Path | None:
 
 
 def working_python(folder: Path, version: str) -> Path | None:
-    """Return the result of ``installed_python``; None if it does not run.
+    """Return the result of ``installed_python``; None if that Python does not run.
 
-    An interrupted copy leaves such a Python.
+    An interrupted copy can leave a Python that does not run.
     """
     python = installed_python(folder, version)
     try:
@@ -209,7 +209,7 @@ def working_python(folder: Path, version: str) -> Path | None:
 
 
 def remove_broken(folder: Path, version: str) -> None:
-    """Remove Pythons of this version that do not run; uv would not install them again."""
+    """Remove Pythons of this version that do not run, because uv would not replace them."""
     minor = ".".join(version.split(".")[:2])
     for home in folder.glob(f"cpython-{version}[.-]*"):
         if home.is_dir() and not home.is_symlink():

@@ -110,7 +110,7 @@ from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.units import active_runs
 
 RETAINED_RELEASES = 5
-"""A worker keeps this many of the newest releases, and those that are in use or have a link."""
+"""A worker keeps this many of the newest releases, and all that are in use or have a link."""
 
 
 def incoming_path(incoming: str) -> Path:
@@ -127,9 +127,9 @@ def copy_leader_release(name: str, target: Path, last: Path | None) -> None:
     """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
     The files of the release ``last`` are first hard-linked into ``target``, because rsync's option
-    --link-dest takes twice as long. rsync replaces a file that differs by a new file, and never
-    writes into a file that two releases share. rsync compares only sizes and times, so a damaged
-    file may stay linked. The later verification of the release detects such a file.
+    --link-dest takes twice as long. If a file differs, rsync creates a new file instead of writing
+    into the file that both releases share. rsync compares only sizes and times, so a damaged file
+    may stay linked. The later verification of the release detects such a file.
     """
     if last:
         link_all(last, target)

@@ -175,7 +175,7 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the process unless something blocks it; return its status and blockers."""
+    """Start the process unless it runs, is done or is blocked; return its status and blockers."""
     result = checked(params, paths, check)
     if result["status"] != "absent" or result["blockers"] or result["release_is_missing"]:
         return result
@@ -185,7 +185,10 @@ def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the process unless this attempt is active. Raises RunError with all blockers."""
+    """Start the process unless this attempt is active.
+
+    Raises RunError if another attempt is active, or with all blockers.
+    """
     process = process_of(params, paths)
     spec = process.spec
     observed = observe(spec.run, paths)
@@ -225,7 +228,7 @@ def begin(
 
 
 def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Stop the process if it is active. Raises RunError if a process still holds a device."""
+    """Stop the run here if it is active. Raises RunError if a process still holds a device."""
     run = check_name(params["run"])
     observed = observe(run, paths)
     if not observed["active"]:

@@ -87,7 +87,7 @@ class Collection:
         self.more = False
 
     def add_run(self, folder: Path) -> dict[str, dict]:
-        """Add the new output in a run's directory; return the states of the run's attempts."""
+        """Add the new output of a run; return what is then stored of each attempt, by number."""
         states, attempts = {}, read_attempts(folder)
         stored_states = self.stored.get(folder.name)
         for attempt, following in zip(attempts, [*attempts[1:], None]):  # noqa: B905 - Python 3.9

@@ -198,9 +198,9 @@ class PaddedFile:
 
 
 def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
-    """Add an open file up to its current size, since it may still grow; close it.
+    """Add an open file up to its current size, because it may still grow. Close the file.
 
-    Returns the reason if it could not be read completely, else an empty string. Raises OSError if
+    Returns why the file could not be read completely, else an empty string. Raises OSError if
     the archive cannot be written.
     """
     with stream:
