@@ -2,8 +2,8 @@
 
 ``python -m localcloud.bucket_read_only ENDPOINT EMULATOR --of=DIRECTORY``
 
-ENDPOINT is the URL at which the proxy listens, EMULATOR that of the bucket's emulator. DIRECTORY,
-the bucket's directory, only identifies the process.
+ENDPOINT is the URL at which the proxy listens, EMULATOR is the URL of the bucket's emulator.
+DIRECTORY, the bucket's directory, only identifies the process.
 """
 
 import argparse

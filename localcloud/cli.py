@@ -153,7 +153,7 @@ _BUCKET_ACTIONS: dict[str, tuple[Callable[[LocalCloud], None], str]] = {
 
 
 class Verb(NamedTuple):
-    """A subcommand: its function, whose docstring is its summary, more help text, and examples."""
+    """A subcommand: its function (the docstring is the summary), further help text and examples."""
 
     run: Callable[[LocalCloud, argparse.Namespace], None]
     details: str

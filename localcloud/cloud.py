@@ -251,7 +251,7 @@ def _choose_port(requested: int, report: Report) -> int:
 
 
 def check_root(cloud: LocalCloud, *arguments: str) -> None:
-    """Raise CloudError unless this process is root; it suggests the verb in ``arguments``."""
+    """Raise CloudError unless this process is root; the error suggests ``arguments`` as root."""
     if os.geteuid() != 0:
         raise CloudError(f"the local cloud's machines need root. Run: {cloud.command(*arguments)}")
 

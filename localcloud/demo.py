@@ -71,7 +71,7 @@ def command(*words: str) -> None:
 
 
 def run(shown: str, words: Sequence[str]) -> None:
-    """Print the command as a user would type it and run it. Raises DemoError if it fails."""
+    """Print ``shown`` (what a user would type) and run ``words``. Raises DemoError if they fail."""
     print(f"  $ {shown}", flush=True)
     done = subprocess.run(words, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:

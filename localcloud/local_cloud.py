@@ -63,7 +63,7 @@ class LocalCloud:
 
     @classmethod
     def of(cls, name: str) -> "LocalCloud":
-        """Return the cloud ``name`` in the directory ``TPUFLEET_LOCALCLOUD_DIR``."""
+        """Return the cloud ``name`` in ``clouds_directory()``; raise CloudError for a bad name."""
         if not NAME.fullmatch(name):
             raise CloudError(
                 f"--name: a cloud's name is 1 to 32 lower-case letters, digits and dashes "

@@ -1,11 +1,11 @@
 """API methods that control the local cloud: status, preemption, faults, node health.
 
-Google's API has no such methods, so their paths begin with ``/_localcloud``. Like Google's methods,
-they require an access token.
+Google's API has no such methods, so their paths begin with ``/_localcloud``. The methods require an
+access token, as Google's do.
 
 A fault of a worker (hang, lost network, full disk, power off) leaves its node READY, as on Google
-Cloud when a worker is unreachable. The machines themselves hold the state of these faults, so they
-survive a restart of the server.
+Cloud when a worker is unreachable. The machines themselves hold the state of these faults, so the
+faults survive a restart of the server.
 """
 
 import time
@@ -69,8 +69,8 @@ class Admin(Methods):
     def _status(self, call: Call) -> Mapping[str, Any]:
         """Return the state of the cloud.
 
-        It consists of the nodes with their machines, the queued resources, the running operations,
-        the number of addresses and the active faults.
+        Its parts are: the nodes with their machines, the queued resources, the running operations,
+        how many addresses exist and how many are free, and the active faults of the API.
         """
         nodes = self._nodes.all()
         used = sum(len(node.workers) for node in nodes)
@@ -110,13 +110,13 @@ class Admin(Methods):
         return self._faults.show()
 
     def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
-        """Pass the request body to ``Faults.change``; return all active faults."""
+        """Call ``Faults.change`` with the request body and ``add``; return all active faults."""
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()
 
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults of API calls and of workers; return the empty lists of active faults."""
+        """End all faults of the API and of workers, except power off; return the empty lists."""
         self._faults.clear()
         for node in self._nodes.all():
             for worker in node.workers:
@@ -130,8 +130,8 @@ class Admin(Methods):
     def _preempt(self, call: Call) -> Mapping[str, Any]:
         """Preempt a node and return it.
 
-        If the request body is ``{warningSeconds}``, only announce that the node will be preempted
-        after this time. A later call can preempt the node earlier.
+        If the request body is ``{warningSeconds}``, only announce the preemption, which follows
+        after that many seconds. A later call can preempt the node earlier.
         """
         warning = call.json().get("warningSeconds", 0)
         if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
@@ -229,8 +229,8 @@ class Admin(Methods):
     def _node_of(self, call: Call) -> Node:
         """Return the node named in the call's path, which may omit the zone.
 
-        Raises HTTP 404 if there is no such node, HTTP 400 if the path omits the zone and several
-        zones have a node of this name.
+        Raises HTTP 404 if there is no such node. If the path omits the zone and several zones have
+        a node of this name, raises HTTP 400.
         """
         node_id, zone = call.names["node"], call.names.get("zone")
         matches = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]

@@ -62,9 +62,9 @@ class Accelerator:
 def _workers(prefix: str, size: int) -> int:
     """Return the number of VMs of a slice of the type ``prefix-size``, such as v4-32.
 
-    For v2 to v5p, ``size`` is the number of cores: two per chip, with four chips per VM. For
-    v5litepod and v6e, ``size`` is the number of chips: up to eight in a single VM, or else four per
-    VM.
+    For v2 to v5p, ``size`` is the number of cores; a chip has two cores and a VM four chips. For
+    v5litepod and v6e, ``size`` is the number of chips; a slice of up to eight chips is one VM, a
+    larger slice has four chips per VM.
     """
     if prefix in ("v5litepod", "v6e"):
         return 1 if size <= 8 else size // 4

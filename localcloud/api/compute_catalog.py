@@ -1,6 +1,7 @@
 """Compute API methods for ``zones``, ``regions``, ``diskTypes`` and ``machineTypes``.
 
-In the local cloud, every zone has all machine types of TPU VMs; at Google, each has only a few.
+In the local cloud, every zone has all machine types of TPU VMs. At Google, each zone has only
+a few.
 """
 
 from collections.abc import Mapping

@@ -208,8 +208,8 @@ class Disks(Collection):
     def _update(self, call: Call) -> ComputeOperation:
         """Change the access mode of a disk.
 
-        Raises HTTP 400 if the disk is attached to a TPU, or if it is a Hyperdisk ML that is shared
-        already, because that can't be undone.
+        Raises HTTP 400 if the disk is attached to a TPU, or if its mode is SHARED and the new mode
+        is another one: a shared disk can't become writable again.
         """
         paths = call.query.get("updateMask") or call.query.get("paths", "")
         mode, disk = requested_access_mode(call.json(), paths), self._find(call)

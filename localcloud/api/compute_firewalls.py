@@ -48,8 +48,8 @@ _EGRESS_ONLY = ("destinationRanges",)
 def read_resource(value: Mapping[str, Any], kind: Message) -> dict[str, Any]:
     """Validate a resource from a request and return it without output-only fields.
 
-    False and null values remain, because they can change a stored rule or a default value. Raises
-    HTTP 400 that names the invalid field.
+    ``kind`` is the resource's message type. False and null values remain, because they can replace
+    a stored value or a default value. Raises HTTP 400 that names the invalid field.
     """
     read(value, kind, "resource")
     named = {camel_case(key): item for key, item in value.items()}

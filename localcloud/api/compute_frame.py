@@ -33,7 +33,7 @@ Change = Callable[[Call], ComputeOperation]
 
 
 class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
-    """Rolls back the change of a call whose operation must fail because of an injected fault.
+    """Exception that rolls back a call's change if an injected fault makes its operation fail.
 
     ``operation`` contains the arguments of ``ComputeOperationTable.add``.
     """
@@ -191,7 +191,8 @@ class Frame:
         """Store and return a new operation.
 
         ``verb`` is the operation's type (``insert``), ``target`` the path of the resource and
-        ``uid`` its uid. Call this last in a handler that is wrapped by ``changing``.
+        ``uid`` the resource's uid. Call this last in a handler that is wrapped by ``changing``: it
+        raises FailingOperation if an injected fault must make the operation fail.
         """
         scope = "/".join(target.split("/")[:-2]) or "global"
         method = f"{target.split('/')[-2]}.{verb}" if target else verb.removeprefix("compute.")
@@ -205,8 +206,10 @@ class Frame:
     ) -> Route:
         """Return the route of a method whose handler ``change`` starts an operation.
 
-        The handler runs in one transaction, and only once for requests with the same id. If an
-        injected fault makes the operation fail, the change is rolled back.
+        The other arguments are those of Route; ``requestId`` is added to ``query``. The handler
+        runs in one transaction, and only for the first request with a ``requestId``; a repeated
+        request returns the operation of the first one. If an injected fault makes the operation
+        fail, the handler's change is rolled back.
         """
 
         def handle(call: Call) -> Mapping[str, Any]:
@@ -221,7 +224,7 @@ class Frame:
         return Route(name, verb, template, handle, ("requestId", *query))
 
     def _earlier(self, method: str, call: Call) -> ComputeOperation | None:
-        """Return the operation that an earlier request with the same id started, or None.
+        """Return the operation of an earlier request with the same ``requestId``, or None.
 
         Raises HTTP 400 if the id is not a UUID or was used for another method or resource.
         """

@@ -1,6 +1,6 @@
 """Compute API methods for ``networks`` and ``subnetworks``.
 
-All machines of the local cloud are in one real network. Each network of the API is this network.
+The API can have several networks, but all machines of the local cloud are in one real network.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """The Compute API's operations, stored in the database.
 
-The transaction that stores an operation also makes the operation's change, so that a restarted
-server has no work to resume. The operation still counts as running for ``DURATION_S`` seconds, to
-reveal clients that do not wait for its end.
+One transaction stores an operation and changes its target, so that a restarted server has no work
+to resume. The operation still counts as running for ``DURATION_S`` seconds, to reveal clients that
+do not wait for its end.
 """
 
 import json
@@ -55,9 +55,10 @@ class ComputeOperationTable(Table[ComputeOperation]):
         request_id: str,
         error: Mapping[str, str] | None = None,
     ) -> ComputeOperation:
-        """Store and return a new operation, which ends with ``error`` or else succeeds.
+        """Store and return a new operation, which fails with ``error`` or, without it, succeeds.
 
-        For the other arguments see ``Frame.begin``.
+        ``scope`` is as for ``all``, ``method`` is the API method (``disks.insert``). For ``verb``,
+        ``target`` and ``target_uid`` see ``Frame.begin``.
         """
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"

@@ -1,17 +1,18 @@
 """Kinds of faults with their fields, and the validation of requests to inject faults.
 
-Every fault has the fields ``zone`` (default: all zones), ``times`` (how often the fault occurs; not
-for quota) and ``forSeconds`` (its duration), both unlimited by default. The first five kinds, which
-affect calls, also have ``method``: a name or a pattern such as ``nodes.create``, ``nodes.*`` or
-``*``.
+All kinds have the fields ``zone`` (default: all zones) and ``forSeconds`` (the fault's duration;
+default: unlimited). Except for quota, all have ``times`` (how often the fault occurs; default:
+unlimited). The first five kinds, which affect calls, have ``method``: the name of an API method,
+such as ``nodes.create``, or a pattern, such as ``nodes.*`` (default: ``*``).
 
 ========  ============================================================================
 errors    the call fails with the HTTP status ``code``
 latency   the call is delayed by ``delaySeconds``
 drops     the connection closes without a response; ``when`` is "before" or "after": whether this
           happens before or after the call takes effect
-mix       a random ``share`` (such as 0.3) of the calls fails with one of the HTTP statuses
-          ``codes`` or, if ``drops`` is true, also without a response; ``seed`` selects the calls
+mix       a random ``share`` (such as 0.3) of the calls fails: with one of the HTTP statuses
+          ``codes`` or, if ``drops`` is true, sometimes without a response; ``seed`` is the seed of
+          the random choices
 outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
 capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
 quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips
@@ -41,8 +42,8 @@ class Fault:
     """A fault, which occurs until its count or its time is used up.
 
     ``remaining`` is how often it can still occur; None means without limit. ``started_at`` is a
-    time on the clock time.monotonic(). ``details`` are the fields that only its kind has. ``draws``
-    counts the random draws by method.
+    time on the clock time.monotonic(). ``details`` are the fields that are specific to its kind.
+    ``draws`` counts the random draws by method.
     """
 
     method: str

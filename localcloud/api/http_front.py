@@ -80,7 +80,7 @@ class Connection(BaseHTTPRequestHandler):
 class Front(Server):
     """The API's server, which listens only on 127.0.0.1.
 
-    ``answer`` returns the response to every request and raises nothing.
+    ``answer`` is the function that returns the response to a request; it must not raise.
     """
 
     answer: Callable[[Request], Answer]

@@ -132,8 +132,8 @@ class Jobs:
 class ReconcileLoop:
     """A thread that runs all steps after each ``wake`` and whenever a step is due.
 
-    A step is a function. It returns in how many seconds it is due again, or None if it
-    only waits for ``wake``.
+    A step is a function that returns after how many seconds it is due again; None: only after
+    ``wake``.
     """
 
     def __init__(self, steps: Sequence[Step], log: logging.Logger) -> None:

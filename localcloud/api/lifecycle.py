@@ -96,8 +96,8 @@ class Lifecycle:
     def preempt_due_nodes(self) -> float | None:
         """Preempt the nodes whose announced preemption is due; return the seconds to the next one.
 
-        The guests of other nodes with an announced preemption start to shut down, as at Google
-        (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
+        If a preemption is announced but not yet due, the node's guests start to shut down, as at
+        Google (https://cloud.google.com/compute/docs/instances/preemptible#preemption-process).
         """
         waits = []
         for node in self._nodes.all():
@@ -265,9 +265,10 @@ class Lifecycle:
     def _end(
         self, operation: Operation, state: str, new_state: str, failures: Sequence[str]
     ) -> None:
-        """End an operation; move its node to ``new_state`` if the node is in ``state``.
+        """End an operation and change the state of its node.
 
-        If there are ``failures``, the new state is TERMINATED.
+        Without ``failures``, the node moves from ``state`` to ``new_state``; with failures, it
+        moves to TERMINATED. A node that is no longer in ``state`` does not change.
         """
         last_error = "; ".join(failures)
         with self._database.transaction():
@@ -354,7 +355,7 @@ class Lifecycle:
         )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        """Shut the guests down and cut their power after SHUTDOWN_S at most; return errors.
+        """Shut the guests down, cut the power after SHUTDOWN_S at most; return error messages.
 
         Stops as soon as the node leaves the state ``while_in``.
         """

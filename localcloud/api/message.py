@@ -24,7 +24,7 @@ class Message:
     fields: Mapping[str, Any]
 
     def read(self, value: Any, path: str) -> dict[str, Any]:
-        """Return the message as stored: without output-only and empty fields."""
+        """Return the message as stored: no output-only fields, no empty values except messages."""
         if not isinstance(value, dict):
             raise invalid(path, f"{path} is {_shorten(value)}, not an object")
         stored_fields = {}

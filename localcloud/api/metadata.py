@@ -182,7 +182,7 @@ def _megascale(guest: Guest) -> dict[str, str]:
 
 
 def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
-    """Return the chips of a VM and the VMs of a slice along x, y and z, each such as ``2,2,1``."""
+    """Return two strings X,Y,Z (``2,2,1``): a VM's chips and a slice's VMs in each dimension."""
     sides = [*map(int, accelerator.topology.split("x")), 1][:3]
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]

@@ -1,6 +1,6 @@
 """Metadata server for the machines; it identifies each worker by its IP address.
 
-The server listens on the machines' bridge, where they reach it as 169.254.169.254. A request with
+The server listens on the machines' bridge; machines reach it as 169.254.169.254. A request with
 ``wait_for_change=true`` waits until the metadata changes.
 """
 

@@ -49,7 +49,7 @@ class Methods:
         return self._project.find(call, "queuedResources", self._requests, call.names["request"])
 
     def _earlier(self, call: Call, verb: str, target: str) -> Operation | None:
-        """Return the operation that a request with the call's ``requestId`` started, or None."""
+        """Return the operation of an earlier request with the same ``requestId``, or None."""
         request_id = call.query.get("requestId", "")
         return self._operations.earlier(verb, call.names["zone"], request_id, target)
 
@@ -82,7 +82,7 @@ class Methods:
 
 
 def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
-    """Return the workers with these ids, or all; raise HTTP 400 for an unknown id."""
+    """Return the workers with these ids (none: all); raise HTTP 400 for an unknown id."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
     # gcloud sends one empty id to select all workers.

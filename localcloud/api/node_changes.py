@@ -24,7 +24,7 @@ MUTABLE = {Version.V2: _MUTABLE, Version.V2ALPHA1: (*_MUTABLE, DISKS)}
 
 
 class NodeChanges(Methods):
-    """Handlers of the methods that change nodes, and of those that exist only in v2alpha1."""
+    """Handlers of the methods that change nodes, and of all methods that only v2alpha1 has."""
 
     def routes(self) -> tuple[Route, ...]:
         """Return the HTTP routes and their handlers."""
@@ -81,7 +81,10 @@ class NodeChanges(Methods):
     def _switch(
         self, call: Call, verb: str, state: str, new_state: str, desired_state: str
     ) -> Mapping[str, Any]:
-        """Start or stop a node that has one worker; return the running operation."""
+        """Start or stop (``verb``) a node that has one worker; return the running operation.
+
+        The node moves from ``state`` to ``new_state``; ``desired_state`` is that of its machines.
+        """
         call.json()
         with self._database.transaction():
             node = self._find_node(call)
@@ -177,7 +180,7 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
 
 
 def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the node's body with ``fields`` copied from ``new``, or removed if absent there."""
+    """Return the node's body with ``fields`` from ``new``; those that ``new`` lacks are removed."""
     body = dict(node.body)
     for field in fields:
         if field == EXTERNAL:

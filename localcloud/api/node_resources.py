@@ -96,8 +96,8 @@ class NodeResources:
     def _name(self, pattern: re.Pattern[str], field: str, reference: str, region: str = "") -> str:
         """Return the name in a reference to a network, or to a subnetwork of ``region``.
 
-        Raises HTTP 400 if the reference is malformed or in another region, a 404 for another
-        project.
+        ``pattern`` matches valid references; ``field`` is named in errors. Raises HTTP 400 if the
+        reference is malformed or to another region, HTTP 404 if it is to another project.
         """
         match = pattern.fullmatch(reference)
         if match is None:

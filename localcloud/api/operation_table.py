@@ -120,7 +120,7 @@ class OperationTable(ZonalTable[Operation]):
         self._database.execute(f"{change} {where}", operation.zone, operation.operation_id)
 
     def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
-        """Return the operation that an earlier request with the same id started, or None.
+        """Return the operation that an earlier request with ``request_id`` started, or None.
 
         Raises HTTP 400 if the id is not a UUID or was used for another target.
         """

@@ -28,7 +28,7 @@ class Page:
     def rest[Item](self, items: Sequence[Item], key: Key[Item]) -> Sequence[Item]:
         """Return the items that follow the previous page; ``items`` is the complete list.
 
-        ``key`` returns the key of an item, which its page token contains.
+        ``key`` is a function that returns an item's key.
         """
         if self.after is None:
             return items
@@ -43,7 +43,7 @@ class Page:
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
         """Return the first ``size`` items, and the next page's token ("" if there are no more).
 
-        ``items`` are those after the previous page. ``key`` returns the key of an item.
+        ``items`` are the result of ``rest``; ``key`` is as in ``rest``.
         """
         page_items = items[: self.size]
         return page_items, self.token(key(page_items[-1])) if len(items) > len(page_items) else ""

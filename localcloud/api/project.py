@@ -32,7 +32,7 @@ class Project:
         self._faults = faults
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
-        """Raise HTTP 403 if the project in the path is not the cloud's project."""
+        """Raise HTTP 403 if ``names``, the variables in the path, contain another project."""
         if names.get("project", PROJECT_ID) != PROJECT_ID:
             resource = f"projects/{names['project']}"
             if method.startswith("compute."):
@@ -96,8 +96,8 @@ class Project:
         """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
 
         ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
-        message of an API version. ``is_shown`` selects the messages to return. It is called after
-        paging, so a page can have fewer than ``pageSize`` messages.
+        message of an API version. ``is_shown`` selects the messages of the page to return,
+        so a page can have fewer than ``pageSize`` messages.
         """
         scope = self.zones_of(call.names)
         page = requested_page(f"{collection} in {call.names['zone']}", call.query)

@@ -70,7 +70,8 @@ class QueuedResources(Methods):
     def _delete(self, call: Call) -> Mapping[str, Any]:
         """Start deleting a queued resource; return the running operation.
 
-        Its nodes are deleted too, which requires ``force`` unless the state is one of INACTIVE.
+        Its nodes are deleted too. If it has nodes and its state is not one of INACTIVE, the request
+        must have the query parameter ``force``, otherwise HTTP 400 is raised.
         """
         force, zone = _flag(call, "force"), self._project.zone_of(call.names)
         name = name_of("queuedResources", zone, call.names["request"])

@@ -62,8 +62,8 @@ Handler = Callable[[Call], Mapping[str, Any]]
 class Route:
     """One API method: its name (``nodes.list``), HTTP verb, path template and query parameters.
 
-    ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. ``public``
-    methods need no token.
+    ``{name}`` in the template matches one segment of the path, up to ``/`` or ``:``. A
+    ``public`` method can be called without a token.
     """
 
     name: str
@@ -130,7 +130,7 @@ def no_such_method(verb: str, target: str) -> ApiError:
 
 
 def alpha_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return a v2alpha1 copy of each v2 route, unless ``routes`` already has a v2alpha1 route."""
+    """Return v2alpha1 copies of the v2 routes that have no v2alpha1 counterpart in ``routes``."""
     originals = tuple(routes)
     existing = {(route.verb, route.template) for route in originals}
     copies = []

@@ -1,10 +1,10 @@
 """Filtering and sorting of lists: Google's query parameters ``filter`` and ``orderBy``.
 
 A filter is one or more comparisons joined by AND (``type=v4-8 AND name:us-central1``). The
-operators are ``=`` and ``!=``, where ``*`` stands for any text, and ``:`` for "contains". A list
-matches if one of its entries does. Other syntax of https://google.aip.dev/160 is rejected.
-Compute filters can also have the older form ``name eq REGEX``
-(https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list).
+operators are ``=``, ``!=`` and ``:`` (contains). In the value of ``=`` and ``!=``, ``*`` stands for
+any text. If a field is a list, one matching entry is enough. Other syntax of
+https://google.aip.dev/160 is rejected. Compute filters can also have the older form
+``name eq REGEX`` (https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list).
 """
 
 import re

@@ -74,7 +74,7 @@ class ApiServer:
         log: logging.Logger,
         resources: ExitStack,
     ) -> None:
-        """``resources`` closes the ports, the database, the log and the lock."""
+        """``resources`` is a stack that closes the ports, the database, the log and the lock."""
         self._front = front
         self._metadata = metadata
         self._lifecycle = lifecycle
@@ -113,7 +113,7 @@ class ApiServer:
     def close(self) -> None:
         """Stop the background work; close port, database, lock and log.
 
-        Call it only while the server is not in ``serve``, which closes the server itself.
+        ``serve`` calls this at its end. Call it yourself only if ``serve`` was never called.
         """
         self._front.server_close()
         self._loop.stop()
@@ -208,8 +208,8 @@ def create_server(
     Creates or opens ``state.sqlite`` and ``server.log`` in ``state_dir`` and writes
     ``service-account.json`` (mode 0600) with the endpoint's address. ``metadata_at`` is the
     address and port (0: any free port) of the metadata server; None means no metadata server. Both
-    ports accept connections on return; requests are answered after ``recover`` (metadata server)
-    and ``serve`` (API).
+    ports accept connections from now on. The metadata server answers requests as soon as
+    ``recover`` is called, the API as soon as ``serve`` is called.
 
     Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``,
     RuntimeError if a newer version of the local cloud wrote the state.
@@ -277,7 +277,7 @@ def _lock(state_dir: Path) -> int:
 
 @contextmanager
 def _open_log(state_dir: Path) -> Iterator[logging.Logger]:
-    """Yield a logger that writes to the server's log file, separate for each server."""
+    """Yield this server's own logger, which writes to its log file."""
     log = logging.Logger(f"localcloud.{state_dir.name}", logging.INFO)
     with closing(logging.FileHandler(state_dir / LOG_FILE)) as handler:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -31,7 +31,7 @@ class Table[Row]:
 class ZonalTable[Row](Table[Row]):
     """A table of resources that are in zones.
 
-    ``_id`` is the name of the column, and of the field of ``Row``, that has a resource's id.
+    ``_id`` is the name of the column with a resource's id, and of the same field of ``Row``.
     """
 
     _id: str
