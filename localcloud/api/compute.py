@@ -1,8 +1,8 @@
 """The part of the Compute API v1 that TPU clients use, on the same port as the Cloud TPU API.
 
 As at Google, requests are validated, changes return operations, and a resource in use cannot be
-deleted. But the resources have little effect: firewall rules filter no packets, the machines have a
-single network that represents all networks, and only qemu machines have disks as block devices.
+deleted. Disks are block devices in the machines. But firewall rules filter no packets, and the
+machines have a single network, which represents all networks.
 """
 
 import time

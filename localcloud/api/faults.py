@@ -167,7 +167,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _draw_effect(fault: Fault, method: str) -> Effect:
-    """Draw the effect of a ``mix`` fault on a method's next call from the fault's seed."""
+    """Draw the effect of a ``mix`` fault on the next call of a method, by the fault's seed."""
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1

@@ -180,9 +180,9 @@ class Lifecycle:
     def recover(self) -> None:
         """Resume the work of an earlier server; call this once, before requests are served.
 
-        Delete machines that belong to no node, resume interrupted operations, and boot machines of
-        running nodes that are off, for example after a reboot of the host. Operations and boots
-        run in the background.
+        Delete machines that belong to no node, resume interrupted operations, and boot machines
+        that are off although their node should be running, for example after a reboot of the
+        host. Operations and boots run in the background.
         """
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):

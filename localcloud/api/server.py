@@ -212,7 +212,7 @@ def create_server(
     ``recover`` is called, the API as soon as ``serve`` is called.
 
     Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``,
-    RuntimeError if a newer version of the local cloud wrote the state.
+    RuntimeError if another version of the local cloud wrote the state.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as resources:

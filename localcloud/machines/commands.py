@@ -1,4 +1,4 @@
-"""Commands of this computer; a command that fails is a MachineError."""
+"""Execution of commands on this computer; a command that fails raises MachineError."""
 
 import subprocess
 

@@ -1,6 +1,7 @@
 """Control groups (cgroups): one per machine, to kill all processes of the machine.
 
-They are used on hosts without systemd. With systemd, each machine has a transient unit instead.
+The groups are used only on hosts without systemd. On a host with systemd, each machine has a
+transient unit instead.
 """
 
 import contextlib

@@ -99,9 +99,9 @@ class HostMachines(Machines):
         write_atomically(self._directory(spec.name) / "address", f"{spec.address}\n")
 
     def _publish(self, spec: MachineSpec | None = None) -> None:
-        """Write the rules of the name server and of NAT again, for all machines.
+        """Update the name server and NAT with the addresses of all machines.
 
-        Records the external address of ``spec`` first, if given.
+        If ``spec`` is given, first store the external address of this machine.
         """
         with self._lock:
             if spec is not None:

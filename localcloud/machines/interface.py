@@ -92,7 +92,7 @@ class Machines(Protocol):
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to a running machine.
 
-        qemu machines get them when they are started again. Raises MachineError.
+        qemu machines get the disks only at their next start. Raises MachineError.
         """
 
     def forget_disk(self, zone: str, name: str) -> None:

@@ -1,8 +1,8 @@
 """Data disks of nspawn machines: sparse files behind loop devices (losetup(8)).
 
 The device nodes of each machine are in a separate small file system, which is bind-mounted into the
-machine as ``/dev/disk/by-id``. So disks can be attached to a running machine, and a reboot keeps
-them.
+machine as ``/dev/disk/by-id``. Therefore disks can be attached to a running machine, and they stay
+attached when it reboots.
 """
 
 import os

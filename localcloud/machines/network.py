@@ -202,7 +202,7 @@ def free_subnet(
 
 
 def free_port(host: str, requested: int | None, first: int) -> int:
-    """Return a free port of ``host``: ``requested``, else one of 100 from ``first``, else any."""
+    """Return a free port: ``requested``, else one of 100 ports from ``first`` on, else any port."""
     for port in [*([requested] if requested else []), *range(first, first + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -217,7 +217,7 @@ def free_port(host: str, requested: int | None, first: int) -> int:
 def _routes() -> list[IPv4Network]:
     """Return the networks of this host's addresses and routes, except default routes.
 
-    A VPN for all traffic replaces the default route by 0.0.0.0/1 and 128.0.0.0/1.
+    0.0.0.0/1 and 128.0.0.0/1 count as default routes: a VPN for all traffic uses them as such.
     """
     networks = []
     for route in json.loads(run("ip", "-json", "-4", "route", "show", "table", "all")):

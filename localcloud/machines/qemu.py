@@ -87,7 +87,7 @@ class QemuMachines(HostMachines):
         return faults
 
     def _set_fault(self, name: str, fault: MachineFault, *, is_active: bool) -> None:
-        """Stop or resume the virtual CPUs ("hang"), or switch the network link ("cut")."""
+        """Stop or resume the virtual CPUs ("hang"); disable or enable the bridge port ("cut")."""
         if fault == "full-disk":
             raise MachineError(
                 f"{name}: the host can't fill the disk of a qemu machine. Use nspawn machines"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Keep this machine's accounts and ssh keys as in its metadata, like Google's guest agent.
 
-Runs in every machine, standard library only. Keys are lines ``user:public key`` of ``ssh-keys``, of
-the node and the project. Lines that users added to ``authorized_keys`` stay.
+Runs in every machine and uses only the standard library. The keys are the lines ``user:public key``
+of ``ssh-keys`` in the node's and the project's metadata. Lines that users added to
+``authorized_keys`` stay.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def login_keys(text: str) -> dict[str, list[str]]:
 
 
 def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
-    """Return each user's ssh keys: those of the instance and, unless it blocks them, the project's.
+    """Return each user's ssh keys, from the instance and, unless it blocks them, from the project.
 
     ``metadata`` is the complete tree that the metadata server returns.
     """
@@ -53,7 +54,7 @@ def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
 def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
     """Return the lines of an ``authorized_keys`` file with ``keys`` instead of its marked keys.
 
-    A marked key is one on the line after a line MARKER.
+    A key is marked if the line before it is MARKER.
     """
     other_lines, is_marked = [], False
     for line in lines:
@@ -66,7 +67,7 @@ def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
 def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
     """Create accounts, write keys, remove obsolete keys; return the users that changed.
 
-    ``users`` has the wanted keys of each user; ``home`` is the directory of the home directories.
+    ``users`` maps each user to the desired keys; ``home`` is the parent of the home directories.
     """
     changed = []
     for user in sorted({*users, *_marked_users(home)}):

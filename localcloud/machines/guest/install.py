@@ -27,7 +27,7 @@ def digest() -> str:
 
 
 def install(root: Path) -> None:
-    """Copy the files below ``root`` and enable the units."""
+    """Copy the guest programs and their units to the file system ``root``; enable the units."""
     (root / _WANTED_BY).mkdir(parents=True, exist_ok=True)
     for name, (destination, mode) in FILES.items():
         target = root / destination
