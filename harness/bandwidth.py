@@ -1,4 +1,4 @@
-"""Limits how fast this computer sends to the machines of a local cloud."""
+"""Limits on the bandwidth from this computer to the machines of a local cloud."""
 
 import json
 import subprocess

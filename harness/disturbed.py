@@ -121,8 +121,8 @@ class DisturbedRun:
     def signal_trainer(self, number: str, *workers: str) -> None:
         """Send a signal to all processes of the run's unit on the named workers, at the same time.
 
-        ``number`` is the signal's name, such as KILL. If one trainer ends, the others do, too. So a
-        unit that has already ended before it gets the signal is not an error.
+        ``number`` is the signal's name, such as KILL. When one worker's trainer ends, all trainers
+        of the run end. A unit may therefore end before it gets the signal; this is no error.
         """
         unit = f"tpufleet-run@{self.run}.service"
         kill = ["systemctl", "kill", f"--signal={number}", unit]

@@ -1,7 +1,7 @@
 """Faults that tests inject into a run, each with a pattern that the watch's log must then match.
 
-Some faults end by themselves, others are undone by the function that injects them. After each
-fault, the watch must resume the run.
+Where needed, the function that injects a fault also ends it. After each fault, the watch must
+resume the run.
 """
 
 import json
@@ -21,7 +21,7 @@ from localcloud import client
 from localcloud.failure import CloudError
 
 NO_LEASE_S = LEASE_S + MAX_SKEW_S + 30
-"""Seconds after which a controller that was killed has no lease any more, with some margin."""
+"""Seconds after which the lease of a killed controller has expired, with some margin."""
 HOME_ZONE, OTHER_ZONE = "us-central2-b", "europe-west4-b"
 
 

@@ -1,4 +1,4 @@
-"""Runs playbooks of this checkout against a local cloud's API, without machines."""
+"""Execution of this checkout's playbooks against a local cloud's API, without machines."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
 
 
 def command(playbook: str | Path, *arguments: str, inventory: str = "inventory/local") -> list[str]:
-    """Return the command that runs a playbook; ``arguments`` are further arguments."""
+    """Return the command that runs a playbook; ``arguments`` are added at its end."""
     tool = str(Path(sys.executable).with_name("ansible-playbook"))
     return [tool, "-i", inventory, str(playbook), *arguments]
 

@@ -31,7 +31,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Drop:
-    """A scripted failure: the server reads the request and closes the connection, no response."""
+    """A scripted failure: the server reads the request, then closes the connection."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def _private_key() -> str:
 class ScriptedApi:
     """A server that returns scripted responses and records the requests in ``asked``.
 
-    It sends the responses in ``script`` in order. If ``handler`` is set, it instead calls this
-    function for each request and sends the result. ``tokens`` counts the requests for an access
-    token. The server writes the key file of a service account to ``directory``.
+    The server sends the responses in ``script`` in order or, if ``handler`` is set, the result of
+    calling this function with the request. ``tokens`` counts the requests for an access token. The
+    constructor writes the key file of a service account to ``directory``.
     """
 
     def __init__(self, directory: Path) -> None:

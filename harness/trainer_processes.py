@@ -21,17 +21,17 @@ LIMIT_SECONDS = 300
 PROCESSES = 2
 
 QUICKLY_COMPILED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""Variables for tests that train only a few steps: compilation is quick, steps are slow."""
+"""Environment variables for tests of a few steps: compilation is quick, steps are slow."""
 
 FULLY_OPTIMIZED = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
     "XLA_FLAGS": "--xla_backend_optimization_level=2",
 }
-"""Variables for tests of bit-exact results."""
+"""Environment variables for tests of bit-exact results."""
 
 
 def cache_variables(compile_cache: Path) -> dict[str, str]:
-    """Return environment variables that make this directory XLA's compile cache."""
+    """Return the environment variables that make a directory the compile cache of JAX."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(compile_cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

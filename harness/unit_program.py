@@ -13,7 +13,7 @@ from harness.playbooks import ROOT
 def unit_program(
     directory: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Create the run ``mine`` in ``directory``; return its unit's command and environment.
+    """Create the run ``mine`` in ``directory``; return the command and environment of its unit.
 
     ``launch`` is the content of launch.json. If it is empty, launch.json describes the process
     ``process_id`` of ``spec`` in the environment ``python_env``.
