@@ -9,7 +9,7 @@ each side is a warm-up; the next turns count, by default ten. This trainer uses 
 (JAX_NUM_CPU_DEVICES) as there are cores, if that divides the batch, otherwise fewer. The PyTorch
 side (bitesized_torch.py) first tries several implementations of the model and uses the fastest.
 Without ``--torch-python``, does nothing and exits with 0. Exits with 1 if this trainer is less than
-TARGET times as fast, if the losses differ, or if PyTorch is so slow that the machine is not idle.
+TARGET times as fast, if the losses differ, or if PyTorch is so slow that the machine must be busy.
 """
 
 import argparse
@@ -29,7 +29,7 @@ sys.path.insert(0, str(PROJECT))
 TURN = 100
 TARGET = 1.4
 TORCH_FLOOR = 20
-"""If PyTorch does fewer steps per second, the machine is not idle and the result does not count."""
+"""Steps per second that PyTorch reaches on an idle machine; with fewer, no result counts."""
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """The bitesizedGPT workshop's model in PyTorch, for bitesized.py: needs only torch and NumPy.
 
-Each line of its input is a number of steps. For each line, it trains that many steps and prints a
-line of JSON with the losses and seconds. The initial parameters come from this project's trainer.
+Each line of the standard input is a number of steps. For each line, the program trains that many
+steps and prints a line of JSON with the losses and seconds. The initial parameters come from this
+project's trainer.
 """
 
 import copy
@@ -40,7 +41,7 @@ def blocks(q, k, v):
 class Layer(nn.Module):
     """One layer: pre-norm attention (without an output matrix) and feed-forward.
 
-    The layer's input is added once more at its end, in addition to the usual residual connections.
+    In addition to the usual residual connections, the layer's input is added to the layer's output.
     """
 
     def __init__(self):

@@ -3,18 +3,18 @@
     .venv-tpu/bin/python -m bench.compile [--maxtext PYTHON] [--rows 1B/v5e-16 ...]
 
 Estimates the MFU (train/compile/estimate.py) of three models on two slices each. The estimate is a
-range. Prints this trainer's range, MaxText's range, and whether both ends of the first are at least
-those of the second. A row takes minutes of processor time. The models 1B (Llama's layout) and
-8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip.
-The model modern (train/configs/modern.yml) has eight sequences of 1,024 tokens per chip. Parameters
-are sharded over all chips (FSDP), layers are scanned, and ``remat`` is ``dots``, except for 8B on
-v5e, where it is ``all``.
+range. Prints this trainer's range, MaxText's range, and whether each end of this trainer's range is
+at least the same end of MaxText's range. A row takes minutes of processor time. The models 1B
+(Llama's layout) and 8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip. The model
+modern (train/configs/modern.yml) has eight sequences of 1,024 tokens per chip. Parameters are
+sharded over all chips (FSDP), layers are scanned, and ``remat`` is ``dots``, except for 8B on v5e,
+where it is ``all``.
 
 PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu of
 requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
-estimated in the same way. It has the same model, batch, FSDP and chunks of the loss; its
+estimated in the same way. MaxText's step has the same model, batch, FSDP and chunks of the loss;
 ``remat_policy`` is ``minimal`` or ``full``, and windowed einsum is off. Without PYTHON, the table
-shows the ranges in MAXTEXT, which were estimated in this way. Exits with 1 if an end of this
+shows the ranges in MAXTEXT, which were estimated like this earlier. Exits with 1 if an end of this
 trainer's range is lower than the same end of MaxText's range.
 """
 
@@ -38,7 +38,7 @@ MAXTEXT = {
     "8B/v5p-32": (50.6, 53.1),
     "8B/v5e-64": (45.8, 48.4),
 }
-"""Estimated MFU of MaxText 0.2.5 in percent."""
+"""Estimated MFU of MaxText 0.2.5 in percent: low end and high end of the range."""
 
 LLAMA = {
     "norm": "rms",
@@ -72,7 +72,7 @@ def config(model: str, slice_: slices.Slice) -> Config:
 
 
 def mfu(cfg: Config, slice_: slices.Slice, hlo: str) -> tuple[float, float]:
-    """Return the range of the estimated MFU of a compiled step in percent."""
+    """Return the low and the high end of the estimated MFU of a compiled step, in percent."""
     from train.compile.estimate import estimate
     from train.run.mfu import flops_per_token
 

@@ -50,9 +50,9 @@ START_SECONDS, KILL_SECONDS = 600, 120
 class Trainer:
     """A trainer: its packages, its command, and patterns of log lines.
 
-    The patterns match log lines: the group of ``step`` is the number of a step, that of ``resumed``
-    the step from which the trainer resumes. ``limit`` is how many seconds a kill may take;
-    ``saves`` is whether the trainer saves on SIGTERM.
+    The group of the pattern ``step`` is the number of a step. The group of ``resumed`` is the step
+    from which the trainer resumes. ``saves`` is whether the trainer saves on SIGTERM, ``limit`` is
+    how many seconds a kill may take.
     """
 
     name: str
@@ -218,7 +218,7 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     """Start and kill the trainer twice in ``folder``, with the packages of ``env``.
 
     Prints the figures. Returns whether both kills took at most ``limit`` seconds and the exit codes
-    are as expected: all are 75 if the trainer ``saves``, otherwise at least one is not 75.
+    are as expected: all are 75 (saved) if the trainer ``saves``, otherwise at least one is not 75.
     """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")

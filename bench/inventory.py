@@ -128,7 +128,8 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 class Cloud:
     """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` maps a zone to the number of next requests for its first page that fail with a 503.
+    ``failures`` maps a zone to a number: that many of the next requests for the zone's first page
+    fail with HTTP 503.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -260,7 +261,7 @@ def _meaning(cost: Cost) -> Any:
 
 
 def _static(listing: dict[str, Any]) -> dict[str, Any]:
-    """Return a listing as a user would write it: shared variables once, others per host."""
+    """Return a listing as a user would write it: equal variables once, different ones per host."""
     own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
     first = next(iter(own.values()))
     alike = [
@@ -287,7 +288,7 @@ def _dumper() -> Any:
 def alternating(rounds: int, *functions: Callable[[], Cost]) -> list[list[Cost]]:
     """Call the functions one after the other, ``rounds`` times; return the costs of each.
 
-    If the machine is slow for a while, this thus affects all functions.
+    The functions alternate, so that a slow phase of the machine affects all of them.
     """
     costs: list[list[Cost]] = [[] for _ in functions]
     for _ in range(rounds):
@@ -344,7 +345,7 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
 
 
 def fails_twice(bench: Bench) -> bool:
-    """Answer two requests for TPUs with 503; return whether the hosts stay the same."""
+    """Make two requests for TPUs fail with 503; return whether the listing stays the same."""
     expected = bench.list(bench.plugin)
     bench.cloud.failures[bench.fleet.zones[0]] = 2
     retried = bench.list(bench.plugin)

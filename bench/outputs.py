@@ -2,11 +2,11 @@
 
     python -m bench.outputs [--rounds 10] [--outage 60]
 
-The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority. On
-every core runs a trainer whose steps take 20 ms each. To compare, the service is stopped (SIGSTOP)
+The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority. Each
+core has a trainer whose steps take 20 ms each. For comparison, the service is suspended (SIGSTOP)
 half of the time. Afterwards the bucket does not answer for ``--outage`` seconds, in which the
 output of an hour is written. The targets: the service costs at most 1 % of the steps per second,
-and 30 MB of memory. Exits with 1 if one of them is missed. On a busy computer, the service's share
+and 30 MB of memory. Exits with 1 if a target is missed. On a busy computer, the service's share
 of the CPU is more precise than the lost steps per second.
 """
 
@@ -101,9 +101,9 @@ def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
 
 
 def delays(emulator: str, folder: Path) -> list[float]:
-    """Measure the age of the newest stored line of metrics for 60 s; return the ages in seconds.
+    """Measure the age of the newest stored line of metrics, twice a second for 60 s.
 
-    Measures twice a second.
+    Returns the ages in seconds.
 
     ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
     """

@@ -40,7 +40,7 @@ sample: {length: 0}
 
 @dataclass(frozen=True)
 class Outage:
-    """Seconds from a preemption to the end of the recovery, and the part of them for the boot."""
+    """Seconds from a preemption to the end of the recovery, and how many of them the boot took."""
 
     total: float
     boot: float
@@ -107,7 +107,7 @@ def boot_s(cloud: LocalCloud) -> float:
 
 
 def by_watch(fleet: Fleet, before: int) -> float:
-    """Repeat watch.yml until the run has a step after ``before``; return when it was seen.
+    """Repeat watch.yml until the run has a step after ``before``; return when the step was seen.
 
     The returned time is that of time.monotonic().
     """

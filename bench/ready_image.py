@@ -5,8 +5,8 @@
 
 Setup of 32 bare workers takes seven minutes on two cores, mostly to copy one environment to all.
 With this directory, other benchmarks need not wait for that. This program sets one worker up and
-makes its disk the image of all machines. Benchmarks still run setup.yml on each machine, for the
-setup stamp, the key and the allowed addresses of the worker.
+makes its disk the image of all machines. Benchmarks still run setup.yml on each machine, because
+each worker has its own setup stamp, key and list of allowed addresses.
 """
 
 import argparse

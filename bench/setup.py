@@ -3,10 +3,10 @@
     python -m bench.setup [--workers 8]        (as root; takes minutes)
 
 The script runs in parallel on all workers of a new TPU: it installs apt packages, creates a virtual
-environment and runs ``pip install -U jax optax orbax-checkpoint``. setup.yml runs on a second new
-TPU of the same size, and then again on that one. nft on the host counts the bytes that the workers
-receive from outside, except those from the system's package mirrors. Exits with 1 if setup.yml
-misses one of its targets for time and bytes, or if the second setup changes anything.
+environment and runs ``pip install -U jax optax orbax-checkpoint``. setup.yml runs twice on a second
+new TPU of the same size. nft on the host counts the bytes that the workers receive from outside,
+except those from the system's package mirrors. Exits with 1 if setup.yml misses one of its targets
+for time and bytes, or if the second setup changes anything.
 """
 
 import argparse

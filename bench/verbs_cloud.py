@@ -20,7 +20,7 @@ from localcloud.local_cloud import PROJECT_ROOT, clouds_directory
 
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Numbers of workers of v4 slices that have an accelerator type."""
+"""The possible numbers of workers: those for which v4 has an accelerator type."""
 
 
 class VerbsCloud:
