@@ -1,4 +1,4 @@
-"""Runs the playbooks that carry out decisions of the watch and of restart.yml."""
+"""Execution of the decisions of the watch and of restart.yml, by calls of playbooks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUSH, TRAIN, KILL = "playbooks/push.yml", "train.yml", "playbooks/kill.yml"
 ACTION_S = 1200.0
 """Time limit of one playbook, in seconds."""
 CREATE_S = 60
-"""Seconds that create.yml waits for a TPU to become READY. After that, later passes check it."""
+"""How long create.yml waits for a TPU to become READY, in seconds. Later passes check again."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Actor:
         state_dir: this controller's local state directory, with cached releases and lock files.
         fleet_state: the location of the run records.
         log: the log of the watch.
-        deadline: the deadline for all playbooks together, as a value of ``time.monotonic()``.
+        deadline: when the last playbook must have ended, as a value of ``time.monotonic()``.
     """
 
     project: Path
@@ -98,10 +98,10 @@ class Actor:
         return self._play(f"TPU {node.name} ({node.zone})", node.name, play, claim)
 
     def _play(self, subject: str, name: str, play: Play, claim: Claim) -> str:
-        """Call ansible-playbook and append its output to a file in the directory of the log.
+        """Call ansible-playbook and append its output to the file ``log.output_of(name)``.
 
         Returns the error; empty if the call succeeds. ``subject`` is the start of each line in the
-        log, such as ``run a``. ``name`` is the name of the run or TPU; it selects the output file.
+        log, such as ``run a``. ``name`` is the name of the run or TPU.
         """
         playbooks = " ".join(play.playbooks)
         if blocker := claim.lost() or claim.blocker():
@@ -150,10 +150,10 @@ def plays_of(
 ) -> list[Play]:
     """Return the calls of ansible-playbook for an action, in order.
 
-    A launch runs setup.yml and push.yml first unless all workers report that they are set up for
-    this version and have the run's environment. RECREATE and REPLACE only recreate the TPU: once it
-    is READY, the watch launches the run with LAUNCH. ``state_dir`` is the local state directory;
-    for the other arguments see Actor.act.
+    A launch calls only train.yml if all workers report that they are set up for this version and
+    have the run's environment. Otherwise it calls setup.yml and push.yml before train.yml.
+    RECREATE and REPLACE do not launch the run: the watch does so with LAUNCH when the new TPU is
+    READY. For ``state_dir`` and ``fleet_state`` see Actor, for the other arguments Actor.act.
     """
     # Playbooks that stop a run, delete a TPU or start an attempt fail if the fencing number in the
     # run's record is greater than ``fence``, because a later holder of the lease has then acted.
@@ -184,7 +184,7 @@ def _recreation(
     """Return the calls of ansible-playbook that recreate the run's TPU.
 
     For REPLACE, the first call deletes the observed TPU. It selects the TPU by id, so that it never
-    deletes another one. ``fence_variables`` has the variables for the run and the fencing number.
+    deletes another one. ``fence_variables`` are extra variables: run, fence and fleet_state.
     """
     existing = [NodeIdentity(tpu.name, tpu.zone, tpu.id) for tpu in observed.tpus]
     to_delete = existing if action == Action.REPLACE else []
@@ -200,7 +200,7 @@ def delete_variables(node: NodeIdentity) -> dict[str, Any]:
 
 
 def ansible_playbook() -> list[str]:
-    """Return ansible-playbook with the inventory and vault options of the current playbook.
+    """Return the command ansible-playbook with the inventory and vault options of this playbook.
 
     A vault password that the user typed can't be passed on.
     """

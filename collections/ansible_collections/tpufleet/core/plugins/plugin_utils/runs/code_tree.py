@@ -145,7 +145,7 @@ def stage(
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file or symbolic link. Raises ReleaseError if it no longer exists."""
+    """Copy a file or symbolic link. Raises ReleaseError if ``source`` no longer exists."""
     try:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:

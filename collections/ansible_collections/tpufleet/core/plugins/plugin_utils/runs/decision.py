@@ -21,7 +21,7 @@ DESTRUCTIVE = (Action.REPLACE, Action.RESTART, Action.STOP)
 LAUNCHES = (*RECREATIONS, Action.LAUNCH, Action.RESTART)
 """Actions that lead to a launch of the run, at once or in a later pass."""
 QUIET_STATES = (RunState.STARTING, RunState.RUNNING, RunState.DONE, RunState.STOPPED)
-"""States that the watch does not log when a run enters them, unless it acts."""
+"""States that the watch logs only if it acts, not when a run merely enters them."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
     """Return the done marker that a run's last attempt wrote; None if there is no marker.
 
     Args:
-        checkpoints: path or URI of the run's own checkpoints. For a path the result is None: only
-            workers can read it, and they read the marker when the run is launched again.
+        checkpoints: path or URI of the run's own checkpoints. For a path the result is None,
+            because only workers can read a path. They check the marker at the next launch.
         run: the run's name; a marker of another run is ignored.
         api: the inventory's variable ``tpu_api``.
 

@@ -130,8 +130,8 @@ def goodput(
 ) -> float | None:
     """Return the goodput of a run, at most 1; None if it is unknown.
 
-    Steps before the first step in ``progress`` ran on a lost TPU; they are assumed to have had the
-    same speed. Impossible values count as unknown, because reports of workers are not trusted.
+    Steps before the first step in ``progress`` ran on a lost TPU; they are assumed to have been as
+    fast as the later ones. Impossible values count as unknown: workers' reports are not trusted.
 
     Args:
         progress: the result of module_utils/worker/run_progress.py on the worker that writes

@@ -54,7 +54,7 @@ class Event:
 
 
 def parse_event(value: Mapping[str, Any], time: float) -> Event:
-    """Parse an event that any version of tpufleet stored; texts are cut to one line.
+    """Parse an event that any version of tpufleet stored; each text becomes one line.
 
     ``time`` is the event's time in unix seconds. An unknown kind becomes NOTE; unknown states and
     causes are left out. Raises ValueError for a value that no version writes.

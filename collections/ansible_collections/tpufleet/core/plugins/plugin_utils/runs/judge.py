@@ -54,7 +54,7 @@ class WorkerStatus:
 class RunStatus(Figures):
     """The status of a run on all its workers, with its progress.
 
-    Until the last attempt has finished a step, ``step`` is the step from which it starts.
+    Until the last attempt has finished a step, ``step`` is the step from which the attempt starts.
 
     Args:
         run: the run's name.
@@ -92,7 +92,9 @@ class RunStatus(Figures):
 def worker_statuses(
     answers: Mapping[str, Mapping[str, Any]], tpu_states: Mapping[str, str], run: str = ""
 ) -> list[WorkerStatus]:
-    """Return one status for each worker and run, in natural order of the workers (w2 before w10).
+    """Return one status for each run of each worker, and one for a worker without runs.
+
+    The workers are in natural order (w2 before w10).
 
     Args:
         answers: the result of run_info by worker.
@@ -120,9 +122,9 @@ def worker_statuses(
 
 
 def judge_process(host: str, answer: Mapping[str, Any]) -> ProcessStatus:
-    """Parse what run_info returned about a run on a worker, such as an entry of its ``runs``.
+    """Parse a worker's report about a run: an entry of ``runs`` in the result of run_info.
 
-    The state of an active process is HUNG if its heartbeat is older than HUNG_AFTER_S.
+    The state of an active process is HUNG if its heartbeat is too old (see HUNG_AFTER_S).
     """
     process = parse_process(host, answer)
     age = process.heartbeat_age
@@ -140,17 +142,17 @@ def run_statuses(
     stored: Sequence[WorkerStatus] = (),
     is_listed: Callable[[str], bool] = lambda _zone: True,
 ) -> list[RunStatus]:
-    """Return the status of all runs on workers, and of wanted runs whose TPU is not READY.
+    """Return the status of runs on workers, wanted runs without a READY TPU, and stored runs.
 
     Args:
         workers: the status of each worker and run.
         records: the run records by run name; a run may have none.
         tpu_states: the state of each TPU in the inventory, by name.
-        tpu: limits the wanted runs whose TPU is not READY to those of this TPU; empty for all.
+        tpu: the only TPU whose wanted runs are returned while it is not READY; empty for all.
         now: unix seconds; by default the current time.
         stored: the status of workers according to the stored output of runs, for runs that no
             worker has.
-        is_listed: whether the inventory has listed the TPUs of a zone.
+        is_listed: returns whether the inventory lists the TPUs of a zone.
     """
     by_run: dict[str, list[WorkerStatus]] = {}
     for worker in workers:
@@ -182,9 +184,9 @@ def judge_stored_run(
 ) -> RunStatus:
     """Return the status of a run that no worker has, from its stored output and its record.
 
-    The end of the last stored attempt does not count if the record has a later attempt. If no end
-    is stored but the TPU is READY, the state is UNKNOWN, because this play may not have asked
-    the TPU's workers.
+    If the record has a later attempt than the stored output, the end of the stored attempt is
+    ignored. If no end is stored although the TPU is READY, the state is UNKNOWN, because this play
+    may not have asked the TPU's workers.
 
     Args:
         run: the run's name.
@@ -293,8 +295,8 @@ def finished_runs(
 def has_finished(record: Mapping[str, Any], processes: Sequence[ProcessStatus]) -> bool:
     """Return whether a run is done but not yet recorded as done.
 
-    A run is done if every process of the recorded attempt has exited with 0, even if somebody has
-    stopped it since. ``processes`` are the run's processes on all workers.
+    A run is done if every process of the recorded attempt has exited with 0, even if a user has
+    stopped the run since. ``processes`` are the run's processes on all workers.
     """
     last_processes = [process for process in processes if process.attempt == record.get("attempt")]
     return (
@@ -309,7 +311,10 @@ def tpu_state_of(
     tpu_states: Mapping[str, str],
     is_listed: Callable[[str], bool],
 ) -> str:
-    """Return the state of the TPU in a run record: GONE, or NOT_LISTED, if it has no host."""
+    """Return the state of the TPU in a run record.
+
+    A TPU without hosts is GONE if ``is_listed`` is true for all its zones, else NOT_LISTED.
+    """
     zones = [str(node.get("zone")) for node in record.get("nodes") or ()]
     missing = GONE if all(map(is_listed, zones)) else NOT_LISTED
     return tpu_states.get(str(record.get("tpu") or ""), missing)
@@ -318,7 +323,7 @@ def tpu_state_of(
 def zone_check(zones: Collection[str], unreachable: Collection[str]) -> Callable[[str], bool]:
     """Return the function that says whether the inventory has listed the TPUs of a zone.
 
-    ``zones`` are those of the inventory (``-``: all), ``unreachable`` those without an answer.
+    ``zones`` are the inventory's zones (``-``: all), ``unreachable`` those that did not answer.
     """
     return lambda zone: zone not in unreachable and ("-" in zones or zone in zones)
 
@@ -326,8 +331,8 @@ def zone_check(zones: Collection[str], unreachable: Collection[str]) -> Callable
 def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the state of each TPU by name, and of each multislice by ``multislice_NAME``.
 
-    A multislice has the state of its first slice that is not READY. ``hostvars`` are the hosts'
-    variables.
+    A multislice has the state of its first slice that is not READY, or is READY if there is none.
+    ``hostvars`` has each host's variables.
     """
     states: dict[str, str] = {}
     for variables in hostvars.values():

@@ -106,9 +106,9 @@ def placement_fields(run: str, placements: Placements, nodes: Nodes) -> dict[str
 def launch_for(launch: Mapping[str, Any], process_id: int) -> dict[str, Any]:
     """Return a copy of a launch (JSON) to send to the process with this id, with fewer host names.
 
-    Process 0 waits for all others and reports which are missing, so it gets the names of all hosts.
-    The others wait only for process 0 and get only its name and their own: with all names, the data
-    sent would grow with the square of the number of workers.
+    Process 0 waits for all processes and reports which are missing, so it gets all host names. Each
+    other process waits only for process 0 and gets two names: the host of process 0 and its own.
+    With all names, the data sent would grow with the square of the number of workers.
     """
     names, own_id = launch["placement"], int(process_id)
     sent_names = [

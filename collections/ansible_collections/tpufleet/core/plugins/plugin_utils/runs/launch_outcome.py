@@ -83,15 +83,15 @@ def start_answers(
 ) -> dict[str, Answer]:
     """Return, for each host of a run, the answer that decides whether its process has started.
 
-    This is the answer to the push if it failed, else to the second start, else to the first start
-    if it succeeded, else ``{}``.
+    This is the answer to the push if the push failed, else the answer to the second start. Without
+    a second start, it is the answer to the first start if that succeeded, else ``{}``.
 
     Args:
         hosts: the hosts of the run.
-        first_starts: the answer of each host to the first task that starts its process. A host
-            without the release cannot start it.
+        first_starts: the answer of each host to the first task that starts the process. It starts
+            nothing on a host without the release.
         pushed: the answer of each host to the task that pushes the release.
-        second_starts: the answer of each host to the task that starts it after the push.
+        second_starts: the answer of each host to the task that starts the process after the push.
     """
     start_results = {}
     for host in hosts:
@@ -125,7 +125,7 @@ def wait_outcome(answers: Mapping[str, Answer]) -> dict[str, Any]:
 
 
 def failed_first(results: Sequence[WaitResult]) -> list[WaitResult]:
-    """Return the failed workers, the earliest failure first: it often causes the others."""
+    """Return the failed workers, earliest failure first, because it often causes the later ones."""
 
     def ended_at(result: WaitResult) -> float:
         return (result.process.ended_at if result.process else 0.0) or float("inf")
@@ -140,7 +140,7 @@ def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
 
 
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
-    """Return one line that says why an attempt failed and what to do.
+    """Return one line that says what failed, whether the run continues, and what to do.
 
     ``outcome`` is the result of wait_outcome. ``ended`` has the answer of each worker to the task
     that stops the run.
@@ -179,10 +179,14 @@ def launch_verdict(
     ``answers`` are the results of the module ``run`` with ``state: launched`` or ``checked``, by
     host. ``processes`` has the process of each host, with its ``run`` and ``tpu``.
 
-    Returns ``problems`` (lines by run; these runs must not start), ``launch`` (runs to start),
-    ``again`` (runs of ``launch`` that some worker has not started yet), ``push`` (runs of
-    ``launch`` whose release is missing on some worker), ``running`` and ``done`` (runs that need no
-    launch), and ``notes`` (a line for each running or done run).
+    Keys of the result:
+
+    - ``problems``: lines by run, for runs that must not start.
+    - ``launch``: runs to start.
+    - ``again``: runs of ``launch`` that some worker has not started yet.
+    - ``push``: runs of ``launch`` whose release is missing on some worker.
+    - ``running``, ``done``: runs that need no launch.
+    - ``notes``: a line for each running or done run.
     """
     problems: dict[str, list[tuple[str, str]]] = {}
     statuses: dict[str, set[str]] = {}
@@ -255,8 +259,9 @@ def hosts_to_stop(
     Args:
         answers: the results of the module ``run`` with ``state: launched`` or ``checked``, by host.
         processes: the process of each host, with its ``run``.
-        refused: the runs that must not start; they are stopped where they have started.
-        again: the runs that will start again; an earlier attempt is stopped where it is active.
+        refused: the runs that must not start; they are stopped on the hosts that started them.
+        again: the runs that some host must still start. Their earlier attempt is stopped on each
+            host where it is still active.
     """
     to_stop = []
     for host, process in processes.items():

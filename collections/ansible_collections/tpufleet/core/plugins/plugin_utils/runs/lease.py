@@ -1,17 +1,17 @@
 """Leases: only one controller at a time acts on a TPU and its runs.
 
-A lease is a JSON document beside the run records, which is only changed by compare-and-swap. The
-holder renews the lease regularly. The clocks of controllers may differ: another controller may take
-the lease only MAX_SKEW_S seconds after the end that the document states, and the holder measures
-the time since its last renewal with a monotonic clock.
+A lease is a JSON document beside the run records; every change is a compare-and-swap. The holder
+renews the lease regularly. The clocks of controllers may differ. Therefore another controller may
+take the lease only MAX_SKEW_S seconds after the end that the document states, and the holder
+measures the time since its last renewal with a monotonic clock.
 
-If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore a lease has
-a fencing number, which grows with each holder. The holder writes the number to the run's record
-before it acts, and passes it to each playbook. kill.yml, delete.yml and create.yml read the record
-right before they stop the run or delete a TPU; train.yml changes the record by compare-and-swap
-before it starts an attempt. Each of them fails if the record has a greater number. Actions that a
-playbook has already started are not undone. The deletion of an idle TPU belongs to no run, so it
-has no fencing number: it needs the lease, the TPU's id and the fleet's label.
+If clocks differ by more than MAX_SKEW_S, two controllers may hold the lease. Therefore each holder
+has a fencing number, greater than those of all earlier holders. The holder writes the number to the
+run's record before it acts, and passes the number to each playbook. A playbook fails if the record
+has a greater number: kill.yml, delete.yml and create.yml check right before they stop the run or
+delete a TPU, train.yml checks by compare-and-swap before it starts an attempt. What a playbook did
+earlier is not undone. Deleting an idle TPU belongs to no run and therefore uses no fencing number,
+only the lease, the TPU's id and the fleet's label.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Leases:
     def acquire(self, name: str) -> Lease:
         """Acquire a lease that is free or has expired.
 
-        Raises LeaseHeldError if another controller holds the lease, and RecordError if its end is
-        later than a controller can set: such a lease would block its TPU even if the holder died.
+        Raises LeaseHeldError if another controller holds the lease, and RecordError if the lease
+        ends later than a controller can set: it would block its TPU even if the holder died.
         """
         document = _Document.parse(name, self.documents.read(name))
         remaining = document.until - self.clock()
@@ -174,7 +174,7 @@ class Lease:
                 self._write(0)
 
     def keep_renewing(self, stop: threading.Event) -> None:
-        """Renew until ``stop`` is set. Retry failed renewals until the lease has expired."""
+        """Renew the lease regularly until ``stop`` is set or the lease is lost; retry failures."""
         while not stop.wait(RENEW_EVERY_S) and not self.lost():
             try:
                 self.renew()

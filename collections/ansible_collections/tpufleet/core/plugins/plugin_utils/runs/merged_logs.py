@@ -48,12 +48,12 @@ def merge(
 ) -> None:
     """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
-    A key identifies a line by its text and its number among equal lines of a host. ``keys`` has the
-    keys of the host's lines in order. ``merged`` has pairs of a key and the hosts with this key.
+    A key is the text of a line and the line's number among equal lines of its host. ``keys`` has
+    the keys of the host's lines in order. ``merged`` has pairs: a key, and the hosts that have it.
 
-    For each key, only the pairs after the pair of the host's previous line are searched. If one has
-    the key, the host is added to it. Otherwise a new pair is inserted: before the pair of the next
-    line of the host that is found there, or at the end of ``merged``.
+    The search for a key starts after the pair of the host's previous line. If a pair has the key,
+    the host is added to that pair. Otherwise a new pair is inserted before the pair of the host's
+    nearest later line that the search finds, or at the end if it finds none.
     """
     position = 0
     for number, key in enumerate(keys):

@@ -34,7 +34,7 @@ class ObservedTpu:
         is_ours: whether it has this fleet's label.
         workers: how many workers it has.
         health: its health according to the API.
-        created: when its creation began, in unix seconds; 0 if unknown, as in the inventory.
+        created: when its creation began, in unix seconds; 0 if unknown. Only the API knows it.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Observation:
         any_worker_answers: whether any worker of any TPU answered this controller.
         is_identified: whether the run record names the TPUs by id.
         can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
-        tpus: the existing TPUs of the run, original or recreated: one, or several for a multislice.
+        tpus: the run's existing TPUs (several for a multislice), or a foreign TPU with their name.
         address: the value of ``-e tpu=`` that selects these TPUs.
     """
 
@@ -157,7 +157,7 @@ class ProcessStatus(Figures):
 
     @property
     def is_active(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is known to be active; false if its worker is unreachable."""
         return self.state in ACTIVE_STATES
 
     @property
@@ -172,7 +172,7 @@ class ProcessStatus(Figures):
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether the process ended before it was done, without saving a checkpoint."""
+        """Whether the process is neither active, nor done, nor ended after saving a checkpoint."""
         ended_well = self.state is RunState.DONE or self.reason_code is ReasonCode.SAVED
         return not self.is_active and not ended_well
 
@@ -242,7 +242,7 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
     """Return the process whose state is the state of the run.
 
     This is the first failed process, else the first that waits at the rendezvous, else the first in
-    the most common state. A process that ended because another one ended does not count.
+    the most common state. Processes that ended because of a peer are ignored if there are others.
     """
     own = [process for process in processes if process.reason_code is not ReasonCode.PEER_ENDED]
     failed = [process for process in own if not is_fine(process)]
@@ -254,7 +254,7 @@ def deciding_process(processes: Sequence[ProcessStatus]) -> ProcessStatus:
 
 
 def is_fine(process: ProcessStatus) -> bool:
-    """Return whether the process is active or ended without a failure of its own.
+    """Return whether the process has no failure of its own.
 
     That is: it is active and not hung, is done, saved a checkpoint when it was interrupted, or
     ended only because another process ended.

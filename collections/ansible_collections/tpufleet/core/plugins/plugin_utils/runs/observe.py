@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MULTISLICE = "multislice_"
 """Prefix of a multislice's inventory group; run records have the group's name as ``tpu``."""
 SNAPSHOT_VALID_S = 90.0
-"""Maximum age in seconds of the observation before an action that stops a run or deletes a TPU."""
+"""Maximum age in seconds of an observation because of which a run is stopped or a TPU deleted."""
 TPU_VARIABLES = (
     "tpu_name",
     "tpu_id",
@@ -84,7 +84,7 @@ def tpus_of_inventory(
 
 
 def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, ...]:
-    """Convert the nodes that the API lists.
+    """Convert the nodes that the API lists to ObservedTpu objects.
 
     ``is_ours`` is set for the TPUs of the fleet ``fleet_name``.
     """
@@ -106,14 +106,14 @@ def tpus_of_nodes(nodes: Iterable[Node], fleet_name: str) -> tuple[ObservedTpu, 
 def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, ObservedTpu | None]:
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
-    ``node`` is the TPU in the run record. It may have been recreated: with the same name and this
-    fleet's label, but with another id or in another zone. The first case that applies decides:
+    ``node`` is the TPU in the run record. A recreated TPU has the same name and this fleet's label,
+    but another id, and perhaps another zone. The first case that applies decides:
 
-    - The TPU of the launch is listed. It is returned, unless its state is in DEAD and exactly one
-      recreated TPU in other zones is not; then that one is returned.
-    - Its zone has another TPU of this name. It is returned, with the state FOREIGN if it does not
-      have the label.
-    - Exactly one recreated TPU is in another zone. It is returned.
+    - ``node`` is listed: return it. But if its state is in DEAD, and exactly one recreated TPU in
+      another zone has a state that is not, return that TPU.
+    - Another TPU in the same zone has its name: return that TPU, with the state FOREIGN if it does
+      not have this fleet's label.
+    - Exactly one recreated TPU is in another zone: return that TPU.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     same_zone = [tpu for tpu in namesakes if tpu.zone == node.zone]
@@ -159,9 +159,9 @@ def reported_runs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
 def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1) -> ProcessStatus:
     """Return a run's process on a worker from the result of run_info.
 
-    The state is UNREACHABLE if the worker did not report its runs, LOST if it did not report this
-    run. ``chip`` is the number of the only chip that the run uses, -1 for all chips. ``other_run``
-    of the result is another run that is active on the same chips.
+    The state is UNREACHABLE if ``answer`` has no valid list of runs, LOST if the list does not have
+    this run. ``chip`` is the number of the only chip that the run uses, -1 for all chips.
+    ``other_run`` of the result is another run that is active on the same chips.
     """
     runs = reported_runs(answer)
     if runs is None:
@@ -261,7 +261,7 @@ class Snapshot:
 
 
 def _worst_health(healths: Iterable[str]) -> str:
-    """Return the worst health: maintenance, then another UNHEALTHY one, then any that is known."""
+    """Return the worst health: UNHEALTHY_MAINTENANCE, else another UNHEALTHY value, else any."""
 
     def badness(health: str) -> tuple[bool, bool, bool]:
         is_unhealthy = health.startswith("UNHEALTHY")

@@ -1,4 +1,4 @@
-"""Runs a playbook in a process that can be ended together with all processes that it started."""
+"""Process of a playbook, which can be ended together with all its descendants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_process(
 ) -> tuple[int, str]:
     """Run a command until it ends or must be stopped.
 
-    Returns the exit code, and the reason why it was stopped; empty if it ended by itself.
+    Returns the exit code, and why the command was stopped (empty if it ended by itself).
 
     Args:
         command: the program and its arguments.
@@ -60,11 +60,11 @@ def run_process(
 
 
 def end_tree(process: subprocess.Popen[str]) -> int:
-    """End a session leader and all its descendants. Return its exit code.
+    """End a session leader and all its descendants; return the leader's exit code.
 
-    Ansible's forks have their own process groups, so they end with their parent only if it forwards
-    the signal. The groups are listed first: they can't be found once the parent has ended. If
-    ps(1) is missing or fails, only the session leader's group is ended.
+    Ansible's forks have their own process groups, so a signal to the leader's group does not reach
+    them. All groups are listed first, because they can't be found once the leader has ended. If
+    ps(1) is missing or fails, only the leader's group is ended.
     """
     groups = {process.pid}
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):

@@ -47,7 +47,7 @@ class RunRecord:
     Args:
         wanted: the desired state.
         launch: the last launch.
-        generation: the number of changes; a change fails if it has grown since the record was read.
+        generation: the number of changes. If it has grown since a read, a change fails.
         fence: the fencing number (lease.py) of the last action that the watch took.
         wanted_seconds: how long the run was wanted, without the time since ``wanted_since``.
         wanted_since: when the run became wanted, in unix seconds.
@@ -86,7 +86,7 @@ class RunRecord:
     def launched_at(self) -> float | None:
         """When the run was launched, in unix seconds; None if its last event is not a launch.
 
-        Passes of the watch that took no action do not count.
+        Events of watch passes that took no action are ignored.
         """
         events = [
             event for event in self.history if event.kind is not EventKind.WATCH or event.action

@@ -28,12 +28,13 @@ class RecordLaunchResult:
     """The result of record_launch(): a launch, and what the run record says about it.
 
     Args:
-        launch: the launch. Its attempt is the one that record_launch() recorded; if it recorded
-            none, the last recorded attempt.
-        is_recorded: whether the run was recorded as wanted, so that it may start at once.
+        launch: the launch, with the attempt that record_launch() recorded. If nothing was recorded,
+            the attempt is the last recorded one.
+        is_recorded: whether the launch was recorded, so that it may start. With ``check``, whether
+            it would be.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the last attempt if its definition equals that of this launch, else 0. If
-            this attempt has a done marker, the run is done already.
+        finished_attempt: the last attempt, if nothing was recorded and the last launch has the same
+            definition; else 0. If that attempt has a done marker, the run is done already.
         finished_launch: when that attempt was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
@@ -60,8 +61,8 @@ def record_launch(
 ) -> RecordLaunchResult:
     """Record a run as wanted, with its next attempt.
 
-    If this is a relaunch, or if the run may already be running or done, nothing is recorded unless
-    ``is_checked``: the caller must check the workers first. Raises RunError, RecordError.
+    A relaunch, or a run that may already be running or done, is recorded only if the caller has
+    checked the workers (``is_checked``). Raises RunError, RecordError.
 
     Args:
         store: the run records.
@@ -126,9 +127,9 @@ def record_launch(
 
 
 def check_fence(run: str, record: RunRecord | None, fence: int) -> None:
-    """Raise RunError if the run's record has a greater fencing number (lease.py) than ``fence``.
+    """Raise RunError if the run has no record, or one with a greater fencing number than ``fence``.
 
-    A ``fence`` of 0 belongs to an action without a lease, which is never refused.
+    An action without a lease (lease.py) has a ``fence`` of 0 and is never refused.
     """
     if fence and not record:
         raise RunError(
@@ -180,8 +181,8 @@ def other_tpu_error(
 ) -> str:
     """Return an error if the run may still train on a TPU that ``launch`` does not use.
 
-    This is a READY TPU, or one in a zone that did not answer (``unlisted``). Returns an empty
-    string if that TPU is lost: the run may then move.
+    Such a TPU is READY (in ``ready``) or in a zone that did not answer (in ``unlisted``). If the
+    run's other TPUs are lost, the run may move, and the error is empty.
     """
     others = [node for node in record.launch.nodes if node not in launch.nodes]
     if zones := sorted({node.zone for node in others if node.zone in unlisted}):
@@ -217,7 +218,7 @@ def change_desired_state(
         store: the run records.
         run: the name of the run.
         desired_state: the new desired state; None only reads the record.
-        attempt: if set, change nothing unless this is still the last attempt.
+        attempt: change nothing if the record has another last attempt; 0 accepts any attempt.
         fence: the fencing number of the caller's action, see check_fence; 0 for none.
         check: whether to return the result without writing it.
     """
@@ -267,7 +268,8 @@ _EVENTS = {
 def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int) -> bool:
     """Return whether a change to ``desired_state`` has an effect on the record.
 
-    If ``attempt`` is not 0, the record of another attempt does not change.
+    It has none if ``attempt`` is neither 0 nor the record's last attempt, or if the run is done and
+    would become stopped.
     """
     if attempt and record.attempt != attempt:
         return False  # the run was launched again since the caller read the attempt
@@ -279,11 +281,11 @@ def is_state_change(record: RunRecord, desired_state: DesiredState, attempt: int
 def record_failure(
     store: RunStore, run: str, attempt: int, error: str, *, was_wanted: bool, check: bool = False
 ) -> bool:
-    """Add a failed launch to the history of a run; return whether its desired state has changed.
+    """Add a failed launch to a run's history; return whether the desired state has changed.
 
-    The run becomes stopped, unless it was wanted before the launch (``was_wanted``): then the watch
-    launches it again. Nothing changes if the run was launched again since this ``attempt``, because
-    the newer attempt may succeed. With ``check``, nothing is written. Raises RecordError.
+    If the run was wanted before the launch (``was_wanted``), the watch launches it again; otherwise
+    its desired state becomes STOPPED. If the run has a newer attempt than ``attempt``, nothing
+    changes: that one may succeed. With ``check``, nothing is written. Raises RecordError.
     """
 
     def add_event() -> bool:

@@ -130,7 +130,7 @@ def cached_lock_path(state_dir: Path, digest: str) -> Path:
 def cache_lock(state_dir: Path, lock: bytes) -> None:
     """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
 
-    ``state_dir`` is the controller's local state directory, ``lock`` the content of the file.
+    ``state_dir`` is the controller's local state directory, ``lock`` the file's stripped content.
     """
     path = cached_lock_path(state_dir, hashlib.sha256(lock).hexdigest())
     if not lock_matches_digest(path, path.stem):
@@ -138,7 +138,7 @@ def cache_lock(state_dir: Path, lock: bytes) -> None:
 
 
 def lock_matches_digest(lock: Path, digest: str) -> bool:
-    """Return whether a lock file exists and has this SHA-256 digest."""
+    """Return whether a lock file exists and its stripped content has this SHA-256 digest."""
     try:
         return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
     except OSError:

@@ -28,9 +28,9 @@ _IN_BRACES = re.compile(r"(?<![${])\{([a-z_]+)\}")
 _MISTYPED_RATIO = 0.83
 """A word at least this similar to a placeholder (difflib's ratio) counts as a mistyped one.
 
-A longer placeholder with one wrong, missing, additional or swapped letter reaches this similarity.
-Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A word with more
-underscores than the placeholder, such as ``{checkpoint_id}``, never counts as mistyped.
+A placeholder of 6 or more characters with one wrong, missing, additional or swapped letter reaches
+this similarity. Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A
+word with more underscores than the placeholder, such as ``{checkpoint_id}``, is never mistyped.
 """
 SHARED_VARIABLES = (
     "jax_requirements",
@@ -196,10 +196,9 @@ def _run_placements(
 ) -> dict[str, Placement]:
     """Return the placements of one run's processes, by host.
 
-    Process ids count by slice, then by worker.
-
-    ``tpu`` is the run's TPU or multislice, ``members`` are its hosts, ``trial`` is its entry of
-    the sweep. Raises RunError.
+    Process ids increase from slice to slice, and within a slice from worker to worker. ``tpu`` is
+    the run's TPU or multislice, ``members`` are the hosts of ``tpu``, ``trial`` is the run's entry
+    of the sweep. Raises RunError.
     """
     by_slice: dict[int, list[Worker]] = defaultdict(list)
     for member in members:
@@ -259,9 +258,10 @@ def find_config(config: str, directories: Sequence[Path], variable: str = "confi
 
 
 def read_config(path: Path, strict: bool) -> str:
-    """Return the text of a config. Raises RunError if it can't be read or is invalid YAML.
+    """Return the text of a config. Raises RunError if it can't be read or is invalid.
 
-    With ``strict``, which is for tpufleet's own trainer, the text must be a YAML mapping.
+    If the name ends in .yml or .yaml, the text must be YAML. With ``strict``, which is for
+    tpufleet's own trainer, it must be a YAML mapping, whatever the name.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -355,8 +355,8 @@ def with_overrides(command: Sequence[str], overrides: Sequence[str]) -> tuple[st
     """Return ``command`` with the overrides (each key=value) in place of ``{set}``.
 
     An argument that contains ``{set}`` is repeated for each override, so ``--{set}`` becomes
-    ``--key=value``; without overrides it is dropped. Raises RunError if there are overrides but no
-    ``{set}``: a trainer might ignore arguments that are just appended.
+    ``--key=value``. Without overrides, the argument is dropped. Raises RunError if there are
+    overrides but no ``{set}``: a trainer might ignore arguments that are just appended.
     """
     if overrides and not any(OVERRIDES in argument for argument in command):
         raise RunError(

@@ -21,7 +21,7 @@ KEYS = ("set", "name", "tpu", "env")
 
 @dataclass(frozen=True)
 class Trial:
-    """One entry of a sweep file, at its line ``line``.
+    """One entry of a sweep file; ``line`` is its line number.
 
     ``overrides`` are its ``set`` as key=value; ``name``, ``tpu`` and ``env`` are its other keys.
     """
@@ -62,7 +62,7 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return the sweep entry of each TPU: the entry that names it, else the next one without a TPU.
+    """Return the sweep entry of each TPU: the one that names it, else the next without ``tpu``.
 
     ``path`` is the sweep file, for errors. Raises RunError.
     """

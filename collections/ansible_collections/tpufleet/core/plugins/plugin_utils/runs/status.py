@@ -1,4 +1,4 @@
-"""Formats sentences about runs from states, reason codes and causes. No other file does this.
+"""Sentences about runs, formatted from states, reason codes and causes only in this file.
 
 Programs compare states, reason codes and causes, never these sentences.
 """
@@ -25,7 +25,7 @@ _STATES = {
     RunState.WAITING_FOR_RELEASE: "waiting for a controller that has the release",
     RunState.NAME_TAKEN: "the name of its TPU is taken by a TPU of somebody else",
 }
-"""Texts of states that differ from the words of their code."""
+"""Texts of those states whose code does not say enough to users."""
 _REASONS = {
     ReasonCode.SAVED: "interrupted, saved",
     ReasonCode.NOT_SAVED: "interrupted, not saved",
@@ -212,7 +212,7 @@ def last_activity_text(run: RunStatus) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Format a duration in its largest unit: ``40 s``, ``5 min``, ``2 h``, ``3 days``."""
+    """Format a duration in the largest unit that fits in it twice: ``90 s``, ``5 min``, ``2 h``."""
     seconds = max(0.0, seconds)
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
@@ -221,9 +221,9 @@ def age_text(seconds: float) -> str:
 
 
 def answer_error(answer: Mapping[str, Any] | None, tpu: str = "") -> str:
-    """Format Ansible's message about a worker that did not answer, as one line.
+    """Format Ansible's message about a worker whose task failed or did not run, as one line.
 
-    For an unreachable worker, the line ends with the doctor command for the TPU if it is given.
+    For an unreachable worker, the line ends with the doctor command for ``tpu``, if ``tpu`` is set.
     """
     answer = answer or {}
     text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")

@@ -50,10 +50,10 @@ def run_status(
         record_result: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
-        tpu: limits the wanted runs whose TPU is not READY, and the key ``wanted``, to this TPU;
+        tpu: the only TPU for the key ``wanted``, and for the wanted runs whose TPU is not READY;
             empty for all TPUs.
         zones: the zones of the inventory (``-``: all).
-        unreachable: those of its zones that did not answer.
+        unreachable: the zones of the inventory that did not answer.
     """
     worker_hosts = [host for host in hosts if host != "localhost"]
     states = {host: str(hostvars[host].get("tpu_state") or READY) for host in worker_hosts}
@@ -123,8 +123,8 @@ def run_fields(run: RunStatus) -> dict[str, Any]:
 def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
     """Return a worker's status as fields of the JSON output.
 
-    These include the fields of its process. If it has none, they include the error in the
-    worker's answer, if any.
+    With a process, these include the fields of the process. Without one, they include the error in
+    the worker's answer, if any.
     """
     text = worker_text(worker)
     fields = {"worker": worker.worker, "state": text, "text": text}
@@ -144,7 +144,10 @@ def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def status_lines(workers: Sequence[WorkerStatus], runs: Sequence[RunStatus]) -> list[str]:
-    """Format a table of the runs, then lines about errors and about workers in other states."""
+    """Format a table of runs and of workers without a run, then lines with errors and deviations.
+
+    A worker deviates if its state or attempt differs from that of its run.
+    """
     rows, lines_below = [list(HEAD)], []
     for run in runs:
         rows.append(run_cells(run))

@@ -85,10 +85,10 @@ class RunStore:
         return [name for name in self._documents.runs() if RUN_NAME.fullmatch(name)]
 
     def read_all(self, archived: bool = False) -> Records:
-        """Return all records; an unusable record does not prevent reading the others.
+        """Return the usable and unusable records outside the archive.
 
-        ``archived`` includes the archived records. Raises RecordError if the records cannot be
-        listed.
+        With ``archived``, the result includes the archive. Raises RecordError if the records cannot
+        be listed.
         """
 
         def read_one(run: str) -> RunRecord | UnusableRecord | None:
@@ -114,7 +114,7 @@ class RunStore:
 
         Generation 0 means that the record does not exist yet. ``event`` is added to the history.
         Raises RecordConflictError if the record has another generation, InvalidRecordError without
-        writing if the new record would be invalid, and RecordError.
+        writing if the new record would be invalid, and RecordError for other failures.
         """
         before = self.read(run)
         stored = before.fields() if before else {}

@@ -1,8 +1,9 @@
 """Commands of tpufleet's trainer other than training: sample, eval, export, bench, compile.
 
-The first four use the release, environment, config and checkpoints of a run's last launch. Each
-starts one process on every worker of the TPU; the processes connect to each other as in a run.
-compile runs on the controller, before a launch.
+The first four use the release, environment, config and checkpoints of a run's last launch. They
+start one process on every worker of the TPU, and the processes connect to each other as in a run.
+But export, and any command on CPUs or one chip, has a single process. compile runs on the
+controller, before a launch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check_trainer(launch: LaunchSpec, command: str) -> None:
     """Raise RunError unless the run was launched with a config of tpufleet's trainer.
 
     A run with a container image is refused, too, because these commands need the environment of the
-    lock file. ``launch`` is the run's last launch, ``command`` the trainer's command.
+    lock file. ``launch`` is the run's last launch, ``command`` the command's name, for the error.
     """
     is_own = launch.command[: len(TRAINER)] == TRAINER and launch.config is not None
     if is_own and not launch.image:
@@ -51,15 +52,15 @@ def check_trainer(launch: LaunchSpec, command: str) -> None:
 def placements(
     launch: LaunchSpec, command: str, tpu: str, workers: Sequence[Worker], env: Mapping[str, str]
 ) -> dict[str, Placement]:
-    """Return the command's processes by host.
+    """Return the placement of the command's processes, by host.
 
     There is one process on each worker, because libtpu waits for all workers. A command that uses
     one chip or only the CPU has one process, on the first worker. Raises RunError if a worker that
-    it needs is not READY.
+    the command needs is not READY.
 
     Args:
         launch: the run's last launch.
-        command: the trainer's command.
+        command: the name of the command, such as ``eval``.
         tpu: the name of the TPU.
         workers: its READY workers.
         env: environment variables that override those of the launch.
@@ -91,18 +92,19 @@ def command_launch(
 
     Raises RunError for an option that the command does not have.
 
-    ``export`` uses no device, because the host has more memory. The attempt of the returned launch
-    decides the coordinator's port. The attempt differs from the one of ``launch`` by at least
-    _ATTEMPT_OFFSET, so that the command can run beside a run that trains on CPUs.
+    ``export`` runs on the CPU, because the host has more memory than the devices. The attempt of a
+    launch decides the coordinator's port. The attempt of the returned launch exceeds that of
+    ``launch`` by at least _ATTEMPT_OFFSET, so that the command can run beside a run that trains on
+    CPUs.
 
     Args:
         launch: the run's last launch.
-        command: the trainer's command.
+        command: the name of the command, such as ``eval``.
         options: values of the command's options (OPTIONS); None for an option that is not set.
         overrides: settings key=value that replace those of the launch.
         env: environment variables that override those of the launch.
-        placed: the LaunchSpec fields that say where the processes are placed (launch.where).
-        attempt: a number from which the port is chosen.
+        placed: the LaunchSpec fields of the processes' placement (launch.placement_fields).
+        attempt: a number by which simultaneous commands get different ports.
     """
     set_options = {name: value for name, value in options.items() if value is not None}
     if unknown := sorted(set(set_options) - set(OPTIONS[command])):
@@ -133,10 +135,10 @@ def command_launch(
 def compile_arguments(
     launch: LaunchSpec, config: Path, generation: str, accelerator_type: str, topology: str
 ) -> list[str]:
-    """Return the arguments of the trainer that compile a launch's step for its TPU.
+    """Return the arguments with which the trainer compiles the step of a launch for its TPU.
 
     The list is empty if the controller can't compile the step: if the launch uses another trainer,
-    a single chip or CPUs, or if the TPU's generation is not in COMPILED_FOR.
+    an image, a single chip or CPUs, or if the TPU's generation is not in COMPILED_FOR.
     """
     is_own = launch.command[: len(TRAINER)] == TRAINER and not launch.image
     is_on_tpu = launch.jax_requirements == "worker-tpu" and generation in COMPILED_FOR

@@ -163,11 +163,11 @@ def prune(
 
     Nothing is deleted while a record is unusable, since its run may need any release. ``releases``
     is the directory of the cached releases, ``now`` is in unix seconds. ``read_archived`` returns
-    all records with those in the archive. It is called only if a release would be deleted
-    otherwise, because the archive may be large.
+    all records, with those in the archive. The archive may be large, so it is read only if
+    ``records`` leave a release to delete.
 
-    Other fleets may use the same directory, so the releases that this fleet needs are marked as
-    young.
+    The releases that this fleet needs get the modification time ``now``, so that another fleet that
+    uses the same directory does not delete them.
     """
     cached: dict[str, float] = {}
     if releases.is_dir():
@@ -183,7 +183,7 @@ def prune(
 def _unneeded(
     releases: Path, cached: Mapping[str, float], records: Records, now: float
 ) -> list[str]:
-    """Return the releases to delete; mark those that runs need as young."""
+    """Return the releases to delete; set the modification time of those that runs need."""
     if records.unusable:
         return []
     for record in records.usable.values():
@@ -204,8 +204,8 @@ def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -
     """Return whether a TPU is or may be in use.
 
     A TPU is in use if a run is wanted on it, or if a worker has an active run or a process that
-    holds the TPU device. It may be in use if the inventory does not list all its workers, or if the
-    answer of a worker is incomplete. ``records`` are the records of all runs.
+    holds the TPU device. It may be in use if it is not READY, if the inventory does not list all
+    its workers, or if a worker's answer is incomplete. ``records`` are the records of all runs.
     """
     if any(record.is_wanted and names_tpu(record, tpu) for record in records):
         return True

@@ -107,7 +107,7 @@ def _phase_fields(
 
 
 def _next_phase(phase: str, event: Mapping[str, Any]) -> str:
-    """Return the phase of a run after an event; ``phase`` is the one before it.
+    """Return the phase of a run after an event; ``phase`` is the phase before the event.
 
     The result is one of PHASES, or empty from the end of a launch until the next phase begins.
     """

@@ -135,10 +135,10 @@ def decide_active(situation: Situation) -> Decision:
 
 
 def _seconds_of_replacement(situation: Situation) -> float | None:
-    """Return how many seconds ago the run was launched, if a process of an earlier attempt is seen.
+    """Return the seconds since the launch if a worker reports an earlier attempt, else None.
 
-    Then the workers answered before that launch, so their answers say nothing about the new
-    attempt. Returns None otherwise, and if the launch is too long ago to explain it.
+    Such a worker answered before the launch, so its answer says nothing about the new attempt. A
+    launch more than LAUNCH_S ago does not explain the answer; then the result is None, too.
     """
     record = situation.record
     is_earlier = any(process.attempt < record.attempt for process in situation.observed.processes)
@@ -149,12 +149,12 @@ def _seconds_of_replacement(situation: Situation) -> float | None:
 
 
 def decide_partly_ended(situation: Situation) -> Decision:
-    """Decide about a run that is active on some of its workers and not on the others.
+    """Decide about a run that is active on only some of its workers.
 
-    Restart it if that lasts longer than ``limits.settle`` seconds, or replace the TPU if the same
+    After ``limits.settle`` seconds in this state, restart the run, or replace the TPU if the same
     worker has been the first to fail too often. If all inactive processes are done, the limit is
-    ``limits.heartbeat``, because the others may be saving the last checkpoint. The passes of the
-    watch measure this time. The times that workers report are not used for it, because a worker's
+    ``limits.heartbeat``, because the active ones may be saving the last checkpoint. The passes of
+    the watch measure the seconds. The times that workers report are not used, because a worker's
     clock may be wrong, and its last process may be of an earlier attempt.
     """
     active = [process for process in situation.observed.processes if process.is_active]
@@ -213,10 +213,10 @@ def decide_ended(situation: Situation) -> Decision:
 
 
 def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
-    """Return how many seconds ago the run was launched, if the launch may still start processes.
+    """Return the seconds since the launch if that launch may still start processes, else None.
 
-    Returns None otherwise. ``ended`` has the processes that have ended. No more processes start if
-    all have ended, or if one has ended for another reason than a failed rendezvous.
+    A launch starts no more processes after LAUNCH_S seconds, if all processes have ended, or if one
+    has ended for another reason than a failed rendezvous. ``ended`` has the ended processes.
     """
     observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at
@@ -257,11 +257,11 @@ def refused_process(situation: Situation) -> ProcessStatus | None:
 def first_ended(situation: Situation) -> ProcessStatus | None:
     """Return the process of the last attempt that ended first; None if none has ended.
 
-    Ignores processes that are done, and processes that ended because a peer ended. If no other
-    process has ended, returns the peer that the ignored processes report. That peer may have ended
-    in an unknown way, or may still be active on a worker that lost its connection to the others.
-    If no peer of the run is reported, returns the first of all ended processes. A process whose
-    end time is unknown counts as the last.
+    Processes that are done or ended because of a peer are ignored. If no other process has ended,
+    the result is the peer that the ignored processes report. That peer may have ended in an unknown
+    way, or may still be active on a worker without connection to the other workers. If they report
+    no peer of the run, the result is the first of all ended processes. A process whose end time is
+    unknown counts as the last.
     """
     ended = ended_processes(situation)
     failed_processes = [
@@ -301,7 +301,8 @@ def _worker_to_blame(situation: Situation) -> str:
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
     """Return the seconds since the last output of any process; None if within the limit.
 
-    The newest output of all processes counts, since in many trainers only one process writes.
+    The newest output of all processes counts, since in many trainers only one process writes. The
+    result is None, too, if a process has a heartbeat, or if the age of any output is unknown.
     """
     ages = [process.output_age for process in processes]
     known = [age for age in ages if age is not None]
@@ -314,9 +315,9 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs or has ended on only some workers.
 
-    The first restart of an attempt is immediate. If the same attempt remains active, the next ones
-    follow with growing delays. The attempt counts as a crash, so this may also decide to replace
-    the TPU or to give up.
+    The first restart of an attempt is immediate. If the same attempt remains active, further
+    restarts follow with growing delays. The attempt counts as a crash, so the decision may also be
+    to replace the TPU or to give up.
     """
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:

@@ -99,7 +99,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
 def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat, ...]:
     """Return every controller's last heartbeat, newest first; skip invalid documents.
 
-    Raises HeartbeatError if there are documents but none can be read.
+    Raises HeartbeatError if the documents can't be listed, or if there are some but none is usable
+    and at least one can't be read.
     """
     heartbeats: list[Heartbeat] = []
     read_error: RecordError | None = None

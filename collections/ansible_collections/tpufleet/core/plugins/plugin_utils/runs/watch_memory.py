@@ -20,8 +20,8 @@ class Limits:
         output: the maximum age of the last log line of a trainer without heartbeat; 0: no limit.
         unreachable: how long workers may be unreachable before their TPU is replaced.
         settle: how long to wait before restarting a run that has ended on only some workers.
-        crashes: the maximum number of crashes without a new step; 0: no limit. The watch gives up
-            a run that exceeds this or the next limit.
+        crashes: the maximum number of crashes without a new step; 0: no limit. The watch gives up a
+            run that exceeds ``crashes`` or ``preemptions``.
         preemptions: the maximum number of preemptions of the run; 0: no limit.
         nans: how often a run is relaunched after its loss was not a number.
         same_worker: how many times in a row one worker may be the first to fail before its TPU is
@@ -45,7 +45,7 @@ class Limits:
     longest_backoff: float = 600
 
     def backoff(self, tries: int) -> float:
-        """Return the delay in seconds after this many tries; it doubles up to a maximum."""
+        """Return the delay in seconds after ``tries`` tries; each doubles it, up to a maximum."""
         return min(self.longest_backoff, self.first_backoff * 2 ** min(tries, 20))
 
 
@@ -56,7 +56,7 @@ class Memory:
     Args:
         state: the state of the run in the last pass.
         since: since when the run is in that state.
-        best_step: the last step that any attempt finished.
+        best_step: the highest step that any attempt has finished.
         crashes: crashes since the last new step.
         preemptions: preemptions of the run's TPU.
         replacements: replacements of the TPU since the last new step.
@@ -96,7 +96,10 @@ class Memory:
         return asdict(self)
 
     def at_time(self, now: float, limits: Limits) -> Memory:
-        """Return the memory without times that only a clock that was ahead can have written."""
+        """Return the memory with its times limited to the latest that are possible at ``now``.
+
+        A controller whose clock was ahead may have stored later times.
+        """
         latest = now + limits.longest_backoff
         return replace(self, since=min(self.since, now), not_before=min(self.not_before, latest))
 

@@ -73,7 +73,7 @@ class RunOutcome:
         return replace(self, action=Action.NOTHING, causes=causes)
 
     def with_error(self, error: str) -> RunOutcome:
-        """Return this outcome as failed with ``error``; return it unchanged if that is empty."""
+        """Return this outcome as failed with ``error``, or unchanged if ``error`` is empty."""
         return replace(self, failed=True, error=error, causes=()) if error else self
 
 

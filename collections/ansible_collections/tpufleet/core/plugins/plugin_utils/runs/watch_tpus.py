@@ -38,9 +38,9 @@ def decide_lost(situation: Situation) -> Decision:
 
 
 def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
-    """Return why a run must wait for its workers, as its state and a cause; None if it need not.
+    """Return why a run must wait for its workers (its state, the cause); None if it need not wait.
 
-    It must wait while the TPU is in maintenance, or while a worker has another run.
+    A run must wait while its TPU is in maintenance, or while a worker has another run.
     """
     if observed.health == "UNHEALTHY_MAINTENANCE":
         return RunState.MAINTENANCE, Cause(CauseCode.TPU_IN_MAINTENANCE)
@@ -53,8 +53,8 @@ def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
 def decide_unreachable(situation: Situation) -> Decision:
     """Decide about a run with unreachable workers.
 
-    Wait ``limits.unreachable`` seconds; then replace the TPU unless the run continues on the other
-    workers.
+    Wait ``limits.unreachable`` seconds, then replace the TPU. Keep it if the run continues on the
+    reachable workers, or if no worker of any TPU answers, since this controller may be offline.
     """
     observed = situation.observed
     hosts = ", ".join(process.host for process in observed.processes if process.is_unreachable)
