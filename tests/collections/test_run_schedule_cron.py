@@ -199,7 +199,6 @@ def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(controller,
         ({"every": "1m"}, 60),
         ({"every": "6h"}, 21600),
         ({"every": "24h"}, 86400),
-        ({"at": "18:00"}, 0),
     ],
 )
 def test_the_interval_of_a_timer_is_read_from_its_crontab_line(controller, when, seconds):

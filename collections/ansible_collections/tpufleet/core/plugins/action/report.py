@@ -15,7 +15,6 @@ from ansible.plugins.action import ActionBase
 
 from ..module_utils.cloud.errors import CloudError, NotConfigured
 from ..module_utils.cloud.storage import Bucket
-from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.outputs.objects import OutputError, trim
 from ..plugin_utils.outputs.run_outputs import RunOutputs
 from ..plugin_utils.outputs.summary import RunOutput
@@ -58,6 +57,7 @@ class ActionModule(ActionBase):
                 "cache": {"type": "path", "required": True},
                 "answers": {"type": "dict", "required": True},
                 "tpu_states": {"type": "dict", "default": {}},
+                "zones": {"type": "list", "elements": "str", "default": ["-"]},
                 "unreachable": {"type": "list", "elements": "str", "default": []},
                 "run": {"type": "str", "default": ""},
                 "publish": {"type": "str", "default": ""},
@@ -82,7 +82,7 @@ class ActionModule(ActionBase):
             plain(options["tpu_states"]),
             now,
             options["run"],
-            zone_check(zones_of(api), options["unreachable"]),
+            zone_check(options["zones"], options["unreachable"]),
         )
         if options["run"] and not views:
             raise AnsibleActionFail(

@@ -35,6 +35,11 @@ options:
     description: The state of each TPU in the inventory, by name.
     type: dict
     default: {}
+  zones:
+    description: The zones of the inventory; V(-) for all zones.
+    type: list
+    elements: str
+    default: ["-"]
   unreachable:
     description: The zones of the inventory that did not answer. A TPU in one of them is not lost.
     type: list
