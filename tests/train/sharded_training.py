@@ -55,13 +55,14 @@ EVERYTHING = {
 """All options that involve the mesh in one model, because each compilation takes seconds."""
 
 PACKED = {"data": {"documents": "packed"}}
+SPLASH = {"attention": "splash"}
 MICROBATCHES = {"accumulate": 2, "sync": "microbatch", "scan_layers": True, "remat": "dots"}
 
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
-    "splash": ({"attention": "splash"}, ("2x2",)),
-    "packed microbatches": (PACKED | MICROBATCHES, ("1", "2x2")),
-    "packed everything": (PACKED | EVERYTHING | {"attention": "splash"}, ("1", "2x2")),
+    "splash microbatches": (SPLASH | MICROBATCHES, ("2x2",)),
+    "packed": (PACKED | EVERYTHING, ("1",)),
+    "packed splash": (PACKED | EVERYTHING | SPLASH, ("2x2",)),
 }
 """Config changes of each variant, and its meshes."""
 
