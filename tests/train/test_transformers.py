@@ -129,12 +129,6 @@ def run(*arguments: str | Path) -> None:
     subprocess.run([PYTHON, script, *arguments], env=env, check=True)
 
 
-def logits_of(directories: list[Path]) -> None:
-    for directory in directories:
-        np.save(directory / "tokens.npy", tokens())
-    run("logits", *directories)
-
-
 @pytest.fixture(scope="module")
 def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that contains, for each case, a model of transformers and its logits."""
@@ -142,8 +136,10 @@ def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keys = ("config", "options", "dtype", "shard_size")
     entries = {name: {key: getattr(case, key) for key in keys} for name, case in CASES.items()}
     (directory / "models.json").write_text(json.dumps(entries))
+    for name in CASES:
+        (directory / name).mkdir()
+        np.save(directory / name / "tokens.npy", tokens())
     run("make", directory)
-    logits_of([directory / name for name in CASES])
     return directory
 
 
@@ -158,7 +154,8 @@ def exported_models(original_models: Path, tmp_path_factory: pytest.TempPathFact
     for name, case in CASES.items():
         cfg = case.cfg(original_models / name)
         weights.export(directory / name, imported(cfg), cfg, "transformers")
-    logits_of([directory / name for name in CASES])
+        np.save(directory / name / "tokens.npy", tokens())
+    run("logits", *(directory / name for name in CASES))
     return directory
 
 

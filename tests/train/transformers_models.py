@@ -5,7 +5,8 @@
     python transformers_models.py random DIRECTORY…   for config.json in each
     python transformers_models.py shapes DIRECTORY…   for config.json in each
 
-``make`` saves a model for each entry of models.json, in a directory with the entry's name.
+``make`` saves a model for each entry of models.json, in a directory with the entry's name, and its
+logits, like ``logits``.
 ``random`` saves a model in bfloat16 with transformers' initial values and random norms.
 ``logits`` loads the models, fails on any warning, and writes logits.npy. ``shapes`` writes the
 shapes of tensors to shapes.json and the configuration with all defaults to values.json, without
@@ -23,9 +24,11 @@ import transformers
 
 
 def make(directory: str) -> None:
-    for name, model in json.loads((Path(directory) / "models.json").read_text()).items():
+    models = json.loads((Path(directory) / "models.json").read_text())
+    for name, model in models.items():
         config = getattr(transformers, model["config"])(**model["options"])
         save(transformers.AutoModelForCausalLM.from_config(config), Path(directory) / name, model)
+    logits(*(Path(directory) / name for name in models))
 
 
 def save(model: transformers.PreTrainedModel, directory: Path, options: dict[str, str]) -> None:
@@ -44,7 +47,7 @@ class Failing(logging.Handler):
         raise AssertionError(record.getMessage())
 
 
-def logits(*directories: str) -> None:
+def logits(*directories: str | Path) -> None:
     logging.getLogger("transformers").addHandler(Failing(logging.WARNING))
     for directory in map(Path, directories):
         model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(
