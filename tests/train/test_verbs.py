@@ -224,6 +224,7 @@ def test_bench_prints_tokens_per_second_and_changes_no_run(
 ):
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "none"))
     output = run_verb("bench", "--steps", "3", "data.text=/nowhere")
+    assert output.startswith("1 x cpu: ")
     assert "tokens/s" in output
     assert "over 3 steps" in output
     assert not (tmp_path / "none").exists()
