@@ -19,13 +19,14 @@ from train.run.contract import BAD_CONFIG, DONE, HUNG, NOT_A_NUMBER
 from train.run.metrics import MAX_IN_FLIGHT
 
 OVERRIDES = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
+SHARDED = ["steps=45", "compute.fsdp=null"]
 
 
 @pytest.fixture(scope="module")
 def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a finished run of two processes."""
     directory = tmp_path_factory.mktemp("two")
-    attempt = launch(directory, [*OVERRIDES, "steps=45"])
+    attempt = launch(directory, [*OVERRIDES, *SHARDED])
     assert attempt.codes() == [DONE, DONE], attempt.logs()
     return directory
 
@@ -117,7 +118,7 @@ def printed(log: Path, start: int) -> list[str]:
     return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
 
 
-VERB_OVERRIDES = ["compute.fsdp=null", "sample.length=20", "sample.temperature=0"]
+VERB_OVERRIDES = [*SHARDED, "sample.length=20", "sample.temperature=0"]
 
 
 def outputs_of_two_processes(launch: Callable[..., Attempt], run: Path) -> dict[str, str]:
