@@ -74,6 +74,7 @@ SPREAD = {
         "lora": {"rank": 2, "targets": ["l_q_dhe", "l_up*"]},
         "optimizer": {"name": "muon", "frozen": ["l_q*.in"]},
         "model": {"positions": "rotary"},
+        "compute": {"accumulate": 2},
     },
 }
 
@@ -83,7 +84,8 @@ from tests.train import fixed_sequences, test_optimizers as here
 from train.run import mesh
 seen = {}
 for name, changes in here.SPREAD.items():
-    cfg = here.config(**changes, compute={"fsdp": 2})
+    compute = changes.get("compute", {}) | {"fsdp": 2}
+    cfg = here.config(**changes | {"compute": compute})
     where = mesh.make_training_mesh(cfg)
     seen[name] = fixed_sequences.losses(cfg, here.STEPS, where).tolist()
 json.dump(seen, sys.stdout)
@@ -106,7 +108,7 @@ FROZEN = {"frozen": ["tokens_vd", "*norm*"]}
 
 @pytest.fixture
 def partly_frozen() -> Config:
-    return config(optimizer=FROZEN, compute={"accumulate": 2})
+    return config(optimizer=FROZEN)
 
 
 def test_frozen_parameters_do_not_change_and_have_no_moments(partly_frozen: Config):
@@ -122,9 +124,9 @@ def test_frozen_parameters_do_not_change_and_have_no_moments(partly_frozen: Conf
 
 
 def test_the_gradient_norm_is_over_trained_parameters(partly_frozen: Config):
-    tokens = np.zeros((8, 33), np.int32)
-    _, values = step.update(fresh(partly_frozen), tokens.reshape(1, 2, 4, 33), partly_frozen)
-    _, all_values = step.update(fresh(config()), tokens.reshape(1, 1, 8, 33), config())
+    batches = np.zeros((1, 1, 8, 33), np.int32)
+    _, values = step.update(fresh(partly_frozen), batches, partly_frozen)
+    _, all_values = step.update(fresh(config()), batches, config())
     assert 0 < float(values["grad_norm"][0]) < float(all_values["grad_norm"][0])
 
 
