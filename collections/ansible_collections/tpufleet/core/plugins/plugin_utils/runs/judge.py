@@ -150,8 +150,8 @@ def run_statuses(
         tpu_states: the state of each TPU in the inventory, by name.
         tpu: the only TPU whose wanted runs are returned while it is not READY; empty for all.
         now: unix seconds; by default the current time.
-        stored: the status of workers according to the stored output of runs, for runs that no
-            worker has.
+        stored: for runs that no worker has any more, the last status of each of their workers,
+            from stored output.
         is_listed: returns whether the inventory lists the TPUs of a zone.
     """
     by_run: dict[str, list[WorkerStatus]] = {}

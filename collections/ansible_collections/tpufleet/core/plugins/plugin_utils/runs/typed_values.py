@@ -79,8 +79,9 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
 def checkpoint_choice(value: Any) -> str:
     """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
 
-    A path or URI means ``none``: it is the value of the inventory's variable ``checkpoints``, where
-    launches save checkpoints. Raises AnsibleFilterError.
+    A path or URI also means ``none``: without ``-e checkpoints=``, the value is that of the
+    inventory's variable of the same name, which is the place where launches save checkpoints.
+    Raises AnsibleFilterError.
     """
     text = str(value).strip().lower()
     if "/" in text:
