@@ -282,7 +282,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
         capture_output=True,
     )  # fmt: skip
     home = root / "home" / user
-    if not home.is_dir():  # a user of the system, such as root
+    if not home.is_dir():  # a system user, such as root
         return
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh/authorized_keys").write_text(

@@ -216,7 +216,7 @@ def test_an_invalid_credentials_file_is_refused(tmp_path: Path, content: str):
     file = tmp_path / "key.json"
     file.write_text(content)
     settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(file))
-    with pytest.raises(errors.Unauthorized, match=r"key\.json: expected a key of type"):
+    with pytest.raises(errors.Unauthorized, match=r"key\.json: the type of its key"):
         TpuApi(settings).list_nodes()
 
 

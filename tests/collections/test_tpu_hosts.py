@@ -210,7 +210,7 @@ def test_a_dead_tpu_named_like_a_group_gets_its_zone_in_its_host_name():
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"name": None}, "expected a TPU's name"),
+        ({"name": None}, "the name of a TPU"),
         ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is not an IP address"),
         ({"networkEndpoints": "none"}, "networkEndpoints"),
         ({"id": "a b"}, "invalid id ('a b')"),
@@ -234,7 +234,7 @@ def node_of_project(project):
 
 @pytest.mark.parametrize("project", HOSTILE)
 def test_a_project_with_shell_characters_is_refused(project):
-    with pytest.raises(errors.BadAnswer, match="expected a TPU's name"):
+    with pytest.raises(errors.BadAnswer, match="the name of a TPU"):
         node_of_project(project)
 
 

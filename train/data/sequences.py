@@ -127,7 +127,10 @@ class _Packed:
         return len(self._ends)
 
     def at(self, numbers: "np.ndarray | list[int]") -> np.ndarray:
-        """Return the packed sequences with these indices in the split: int32 (n, 4, length)."""
+        """Return the packed sequences with these indices in the split: int32 (n, 4, length).
+
+        The four rows of a sequence are TOKENS, SEGMENTS, POSITIONS and LEARNED.
+        """
         rows = np.zeros((len(numbers), 4, self._length), np.int32)
         for row, number in zip(rows, numbers, strict=True):
             filled = 0

@@ -125,10 +125,10 @@ def cached_release(launch: LaunchSpec, state_dir: Path) -> str:
 
 
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
-    """Return the command that installs the environment of a launch on a TPU.
+    """Return the setup command for a TPU that lacks the Python environment of a launch.
 
-    If ``state_dir``, this controller's state directory, has an intact copy of the launch's lock
-    file, the command installs the packages of this lock file.
+    It names the copy of the launch's lock file in ``state_dir``, this controller's state directory.
+    Without an intact copy, it installs the current lock file, which may differ.
     """
     lock = cached_lock_path(state_dir, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"

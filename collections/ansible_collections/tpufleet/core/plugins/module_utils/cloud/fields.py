@@ -45,8 +45,8 @@ def path_parts(data: object, kind: str, resource: str) -> tuple[str, str, str]:
     match = re.fullmatch(pattern, path) if isinstance(path, str) else None
     if not match:
         raise BadAnswer(
-            f"malformed API response: expected a {resource}'s name as projects/…/locations/…/"
-            f"{kind}/… ({path!r:.80})"
+            f"malformed API response: the name of a {resource} is {path!r:.80}, not "
+            f"projects/…/locations/…/{kind}/…"
         )
     return match[1], match[2], match[3]
 

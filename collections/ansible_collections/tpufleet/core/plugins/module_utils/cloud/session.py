@@ -179,8 +179,8 @@ def _from_file(path: Path) -> Any:
     except (GoogleAuthError, ValueError):
         kind = f"invalid {kind}"  # the exception may quote the key, so it is not shown
     raise Unauthorized(
-        f"credentials_file {path}: expected a key of type service_account or authorized_user "
-        f"({kind or 'no known type'}). For other types leave credentials_file empty and set "
+        f"credentials_file {path}: the type of its key is {kind or 'missing'}, not service_account "
+        "or authorized_user. For other types leave credentials_file empty and set "
         "GOOGLE_APPLICATION_CREDENTIALS"
     )
 

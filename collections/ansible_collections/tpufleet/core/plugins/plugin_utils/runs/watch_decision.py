@@ -278,9 +278,12 @@ def first_ended(situation: Situation) -> ProcessStatus | None:
 def _worker_to_blame(situation: Situation) -> str:
     """Return the worker on which the run failed first; "" if that is not certain.
 
-    If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if a process
-    ended for a reason in NOT_BLAMED or at an unknown time, if a process is lost, or if the first
-    process ended because of a peer that is not a worker of the run.
+    If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if any process
+
+    - ended for a reason in NOT_BLAMED or at an unknown time, or
+    - is LOST, because its worker no longer has the attempt,
+
+    or if the process that ended first names a cause (``peer``) that is not a worker of the run.
     """
     ended, attempt = ended_processes(situation), situation.record.attempt
     failed = [process for process in ended if process.state is not RunState.DONE]

@@ -77,7 +77,7 @@ def decide_unreachable(situation: Situation) -> Decision:
         return situation.stay(RunState.UNREACHABLE, unreachable, Cause(CauseCode.CONFIRMING))
     if in_use := workers_in_use(observed):
         _, reason = in_use
-        # Another state would restart the time limit of unreachable workers.
+        # Stay UNREACHABLE: the time in this state counts for ``limits.unreachable``.
         return situation.stay(RunState.UNREACHABLE, unreachable, reason)
     return _replace_tpu(situation, RunState.UNREACHABLE, unreachable)
 
