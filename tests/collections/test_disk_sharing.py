@@ -251,7 +251,7 @@ def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     error = change(local_api, POD, "writable")["msg"]
-    assert "theirs --zone=us-central2-b --disk=corpus --project=local-fleet" in error
+    assert "detach-disk theirs --zone=us-central2-b --disk=corpus --project=local-fleet" in error
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 

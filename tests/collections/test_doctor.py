@@ -75,6 +75,10 @@ def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypat
     assert finding_lines[2].startswith("FIX  google-auth: is not installed")
 
 
+def test_the_test_environment_passes_the_version_check():
+    assert verdict(doctor_controller.version_findings()) == "no problems"
+
+
 @pytest.mark.parametrize(
     ("address", "expected"), [("external", ["ssh", "rsync"]), ("iap", ["ssh", "rsync", "gcloud"])]
 )

@@ -137,6 +137,13 @@ def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api):
     assert local_api.node("demo") == node
 
 
+def test_create_replaces_the_preempted_tpu_with_the_given_id(environment, local_api):
+    node = local_api.ready("demo", labels=OURS, schedulingConfig={"spot": True})
+    local_api.preempt("demo")
+    local_api.state_is("demo", "PREEMPTED")
+    succeeds(environment, "playbooks/create.yml", *by_id(node["id"]), "--check")
+
+
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
     node = local_api.ready("demo", labels={LABEL: "others"})

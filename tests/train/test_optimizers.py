@@ -173,7 +173,7 @@ def test_only_adapters_are_trained(adapted: Config):
     }
 
 
-def test_one_matrix_of_each_adapter_can_be_frozen():
+def test_one_matrix_of_an_adapter_can_be_frozen():
     cfg = config(**SPREAD["partly frozen adapters by muon"])
     assert trained(cfg) == {"l_q_dhe.out", "l_up_df.in", "l_up_df.out"}
 

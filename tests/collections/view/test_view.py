@@ -111,6 +111,8 @@ def test_failures_are_printed_last_once_each_and_without_control_codes(failed):
 
     assert failed.code == 2
     first = lines.index("FAILED  pod-w[1,3]  Check the free space")
+    assert lines.count(lines[first]) == 1
+    assert lines[-2].startswith("pod-w")  # only the recap and the log follow
     assert lines[first + 1 : first + 5] == [
         "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
         "FAILED  pod-w2  Run a command",

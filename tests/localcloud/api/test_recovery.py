@@ -146,10 +146,14 @@ class Killable(LocalApi):
     def halt(self) -> None:
         self.process.terminate()
         self.process.join(20)
+        if self.process.is_alive():
+            self.kill()
+            raise AssertionError("the server did not stop on SIGTERM")
 
     def kill(self) -> None:
         self.process.kill()
         self.process.join(20)
+        assert not self.process.is_alive()
 
     @property
     def endpoint(self) -> str:

@@ -189,6 +189,8 @@ NAMED_OTHERWISE = ObservedTpu("other", ZONE, "7", "READY", is_ours=True)
     ("listed", "expected"),
     [
         ([NAMED_OTHERWISE, FAR, POD], ("READY", POD)),
+        ([replace(POD, is_ours=False)], ("READY", replace(POD, is_ours=False))),
+        ([replace(LOST, is_ours=False)], ("PREEMPTED", replace(LOST, is_ours=False))),
         ([HERE], ("CREATING", HERE)),
         ([THEIRS], (FOREIGN, THEIRS)),
         ([THEIRS, FAR], (FOREIGN, THEIRS)),
