@@ -22,8 +22,10 @@ def write_stamp(tmp_path: Path, *options: str) -> Path:
         "jax_environment": {"id": "0123456789abcdef"},
         "jax_device_glob": "/dev/accel*",
     }
-    role = {"import_role": {"name": str(ROOT / "roles/setup_stamp")}}
-    playbook, hosts = local_play(tmp_path, [role])
+    (tmp_path / "firewall/tasks").mkdir(parents=True)
+    (tmp_path / "firewall/tasks/main.yml").write_text("[]")
+    roles = (tmp_path / "firewall", ROOT / "roles/setup_stamp")
+    playbook, hosts = local_play(tmp_path, [{"import_role": {"name": str(role)}} for role in roles])
     arguments = ["-e", json.dumps(variables), *options]
     result = play(dict(os.environ), playbook, *arguments, inventory=hosts)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -39,8 +41,16 @@ def test_the_programs_on_workers_read_the_stamp_that_the_role_writes(tmp_path):
     }
 
 
-def test_a_setup_that_skips_roles_writes_no_stamp(tmp_path):
-    assert not write_stamp(tmp_path, "--skip-tags", "firewall").exists()
+@pytest.mark.parametrize(
+    ("options", "is_written"),
+    [
+        (["--skip-tags", "firewall"], False),
+        (["--skip-tags", "not-a-role"], True),
+        (["--tags", "all"], True),
+    ],
+)
+def test_only_a_setup_with_all_roles_writes_the_stamp(tmp_path, options, is_written):
+    assert write_stamp(tmp_path, *options).exists() == is_written
 
 
 @pytest.fixture

@@ -29,8 +29,14 @@ def test_a_listed_user_has_only_the_listed_keys(leader, play):
 @pytest.mark.parametrize(
     ("user", "error"),
     [
-        ({"name": "root", "keys": []}, "is not a user name, or one of its keys"),
-        ({"name": "eve", "keys": ["AAAA"]}, "is not a user name, or one of its keys"),
+        (
+            {"name": "root", "keys": []},
+            "is not a valid user name, is listed more than once, or has a key",
+        ),
+        (
+            {"name": "eve", "keys": ["AAAA"]},
+            "is not a valid user name, is listed more than once, or has a key",
+        ),
         ({"name": "daemon", "keys": []}, "the user daemon exists, but tpufleet did not"),
     ],
 )
