@@ -261,7 +261,7 @@ def _meaning(cost: Cost) -> Any:
 
 
 def _static(listing: dict[str, Any]) -> dict[str, Any]:
-    """Return a listing as a user would write it: equal variables once, different ones per host."""
+    """Return a listing as a user would write it: variables that all hosts share only once."""
     own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
     first = next(iter(own.values()))
     alike = [

@@ -107,7 +107,7 @@ def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
 
 
 def write_tree(code: Path) -> None:
-    """Write a tree of FILES files; the first half of each file is random, so it isn't compressible.
+    """Write a tree of FILES files; the first half of each is random, so not compressible.
 
     The content differs from that of earlier trees, because workers of an existing cloud keep
     earlier releases.

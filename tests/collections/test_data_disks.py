@@ -167,7 +167,7 @@ def create_without_listing(api: TpuApi, entry):
 
 
 def delete(local_api, *, disks: bool, check: bool = False, tpu: str = "demo", entry=POD):
-    """Run the action of delete.yml for one TPU; return the descriptions of what it deletes."""
+    """Delete a TPU with the action that delete.yml uses; return descriptions of what is deleted."""
     options = {"api": api_variable(local_api), "fleet": [entry], "only": tpu, "disks": disks}
     result = run_action(tpu_fleet, state="absent", check=check, **options)
     assert not result["failed"], result

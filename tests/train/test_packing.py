@@ -172,7 +172,7 @@ def test_documents_have_the_same_loss_packed_and_alone(
 
 @pytest.fixture(scope="module")
 def run_cfg(packed_tree: dict) -> Config:
-    """The config of a run that evaluates."""
+    """The config of a run that also computes the held-out loss."""
     evaluate = {"every": 20, "batches": 1}
     return build(packed_tree | {"evaluate": evaluate, "checkpoint": {"every": 10}, "steps": 40})
 

@@ -40,7 +40,7 @@ class Transfer(NamedTuple):
 
     kind: str
     network: Literal["ICI", "DCN"]
-    """ICI (inter-chip interconnect) is within a slice, DCN (data center network) between slices."""
+    """ICI (inter-chip interconnect) connects a slice's chips, DCN (data center network) slices."""
     is_overlapped: bool
     """Whether computation continues while the collective runs."""
     is_in_loop: bool
@@ -97,8 +97,8 @@ class Estimate:
     gather_seconds: float = 0
     hbm_bytes: float = 0
     not_estimated: Counter[str] = field(default_factory=Counter)
-    """How often instructions without an estimate of cycles run, by name of the instruction. The key
-    "loop of unknown length" counts the loops whose number of iterations is unknown."""
+    """Instructions whose cycles the compiler does not estimate: how often each runs, by its name.
+    The key "loop of unknown length" counts the loops whose number of iterations is unknown."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
     """Estimated seconds of each instruction; the key describes the instruction."""

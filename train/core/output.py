@@ -13,7 +13,7 @@ from train.core.config import Config, ModelConfig
 from train.core.sharding import gradient_spec, local_copy, spread
 
 type Head = tuple[jax.Array, jax.Array | None]
-"""The output layer: the matrix head_dv (d, v), and the bias head_v (v,), None without a bias."""
+"""The output layer: the matrix head_dv (d, v), and the bias head_v (v,), which may be None."""
 
 
 def padded_logits(x_btd: jax.Array, head: Head, cfg: ModelConfig) -> jax.Array:

@@ -318,7 +318,7 @@ class Checkpoints:
             self._fs.rm(f"{self._root}/{step}", recursive=True)
 
     def _is_permanent(self, step: int) -> bool:
-        """Return whether a checkpoint has a manifest that does not declare it temporary."""
+        """Return whether a checkpoint is permanent: it has a manifest that is not ``temporary``."""
         if step not in self._permanence:
             try:
                 self._permanence[step] = not Manifest.parse(self._manifest(step)).temporary

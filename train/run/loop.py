@@ -114,7 +114,7 @@ class Run:
         return True
 
     def save_temporary(self, call: int) -> bool:
-        """Save a checkpoint if the last one is older than ``checkpoint.minutes``; 0 means never.
+        """Save a checkpoint if the last one is older than ``checkpoint.minutes``, unless that is 0.
 
         The save follows some calls later, when all processes have agreed on a step. Returns False,
         without saving, if the run diverged.

@@ -50,10 +50,18 @@ def connections():
         end.connection.close()
 
 
+@pytest.fixture
+def many_descriptors():
+    """Allow this process as many descriptors as root allows, until the end of the test."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_run_may_have_more_workers_than_select_accepts_descriptors(attempt, connections):
     own, _ = connections
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     high = fcntl.fcntl(own.connection.detach(), fcntl.F_DUPFD, 1100)
     own.connection = socket.socket(fileno=high)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 #: Regular expression for a project: its id, with an optional domain prefix, or its number.
@@ -66,3 +67,8 @@ class Disk:
         if "/" in self.source:
             return self.source
         return f"projects/{project}/zones/{zone}/disks/{self.source}"
+
+
+def includes_zone(zones: Collection[str], zone: str) -> bool:
+    """Return whether ``zones``, such as the option of the inventory, include a zone."""
+    return ALL_ZONES in zones or zone in zones

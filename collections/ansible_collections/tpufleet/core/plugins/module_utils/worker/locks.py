@@ -22,7 +22,7 @@ RUNS = DIRECTORY / "runs"
 SETUP = DIRECTORY / "setup"
 IMAGES = DIRECTORY / "images"
 RUNS_WAIT_SECONDS = 1200.0
-"""How long a task waits for the lock RUNS: another task may stop eight runs, in 2 minutes each."""
+"""How long a task waits for the lock RUNS: another task may stop 8 runs, up to 2 minutes each."""
 POLL_SECONDS = 0.1
 
 

@@ -37,8 +37,8 @@ class Reply:
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may succeed later: the status is 408, 429 or 5xx."""
-        return self.status in (408, 429) or self.status >= 500
+        """Whether the same request may succeed later."""
+        return self.status in errors.TRANSIENT_STATUSES
 
     @property
     def disabled(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.closest_names import closest_names
 from ...module_utils.cloud.errors import NotConfigured
+from ...module_utils.cloud.names import includes_zone
 from ...module_utils.cloud.quota import without_nodes
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def match(
     that the inventory does not list.
     """
     for tpu in fleet:
-        unlisted = [zone for zone in tpu.zones if zone not in zones and "-" not in zones]
+        unlisted = [zone for zone in tpu.zones if not includes_zone(zones, zone)]
         if unlisted:
             raise NotConfigured(
                 f"tpu_fleet, {tpu.name}: the inventory does not list the zone {unlisted[0]}, "

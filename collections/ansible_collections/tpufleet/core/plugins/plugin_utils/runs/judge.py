@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...module_utils.cloud.names import includes_zone
 from ...module_utils.worker.run import current_runs
 from ...module_utils.worker.run_state import RunState
 from ..fleet.slices import run_tpu_names
@@ -325,7 +326,7 @@ def zone_check(zones: Collection[str], unreachable: Collection[str]) -> Callable
 
     ``zones`` are the inventory's zones (``-``: all), ``unreachable`` those that did not answer.
     """
-    return lambda zone: zone not in unreachable and ("-" in zones or zone in zones)
+    return lambda zone: zone not in unreachable and includes_zone(zones, zone)
 
 
 def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

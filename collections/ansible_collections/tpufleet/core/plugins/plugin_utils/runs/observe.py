@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...module_utils.cloud.names import ALL_ZONES
+from ...module_utils.cloud.names import ALL_ZONES, includes_zone
 from ...module_utils.worker.run import chip_of, overlap
 from ...module_utils.worker.run_state import RunState
 from ..fleet.ownership import is_ours
@@ -252,7 +252,7 @@ class Snapshot:
         )
 
     def _state(self, node: NodeIdentity, listed: Iterable[ObservedTpu]) -> str:
-        is_listed = ALL_ZONES in self.zones or node.zone in self.zones
+        is_listed = includes_zone(self.zones, node.zone)
         return find_tpu(node, listed)[0] if is_listed else NOT_LISTED
 
     def with_listing(self, listed: Sequence[ObservedTpu], listed_at: float) -> Snapshot:

@@ -80,7 +80,7 @@ def checkpoint_choice(value: Any) -> str:
     """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
 
     A path or URI also means ``none``: without ``-e checkpoints=``, the value is that of the
-    inventory's variable of the same name, which is the place where launches save checkpoints.
+    inventory's variable of the same name, which says where launches save checkpoints.
     Raises AnsibleFilterError.
     """
     text = str(value).strip().lower()
