@@ -17,7 +17,7 @@ from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, 
 from ..plugin_utils.replaced_file import replace_file
 
 MAX_CALLS = 16
-"""Maximum number of calls of run_output in one task. The next task copies what is left."""
+"""Maximum number of calls of run_output in one task. The next such task copies the rest."""
 MAX_STATE_BYTES = 1 << 22
 """Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"

@@ -132,7 +132,8 @@ class ActionModule(ActionBase):
             else []
         )
         if not api.get("storage_endpoint"):
-            # In the local cloud, the workers' environment has the address of the storage emulator.
+            # The local cloud has no storage_endpoint in tpu_api: the address of its storage
+            # emulator is in the environment of the trainers.
             emulator = worker_env.get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         try:

@@ -79,7 +79,7 @@ class ActionModule(ActionBase):
                 "link": {"type": "str", "default": "current"},
             }
         )
-        # A relative path starts at the current directory of ansible-playbook, not at the playbook.
+        # A path is relative to the current directory of ansible-playbook, not to the playbook.
         code = Path(os.path.abspath(options["code"]))  # noqa: PTH100 - Path.absolute() keeps ".."
         is_own = options["link"] == PROGRAMS
         name = re.sub(r"[^A-Za-z0-9_-]", "-", PROGRAMS if is_own else code.name) or "code"
@@ -119,9 +119,9 @@ class ActionModule(ActionBase):
         """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
         ``options`` are the module's options, ``tree`` is the copy of the code on the controller,
-        and ``name`` is the directory below INCOMING in which the worker keeps the sent files. There
-        is no check first whether the worker has the release, because it takes as long as verifying
-        the release, and rsync skips the files that the worker has.
+        and ``name`` is the directory below INCOMING in which the worker keeps the sent files.
+        Whether the worker already has the release is not checked first: such a check takes as long
+        as the verification, and rsync skips the files that the worker has.
         """
         if self._task.check_mode or source.wait_for_leader():
             from_leader = not self._task.check_mode
@@ -190,7 +190,8 @@ class ActionModule(ActionBase):
         get_option = self._connection.get_option
         command = ssh_command(get_option)
         if get_option("control_path"):
-            # Ansible creates this directory only when it first uses ssh, which may be later.
+            # Create the directory of ssh's control sockets: Ansible creates it only when it first
+            # uses ssh, which may be after this task.
             control_directory = Path(unfrackpath(get_option("control_path_dir")))
             control_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(dir=directory, prefix="ssh-")

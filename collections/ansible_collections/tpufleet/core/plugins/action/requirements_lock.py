@@ -62,7 +62,8 @@ class ActionModule(ActionBase):
                 f"{lock}: does not exist, and check mode does not create it. Create it: "
                 f"ansible-playbook setup.yml {sources.option()}"
             )
-        sources.digest()  # raises if a file can't be read, before the lock's directory is created
+        # Called for its exception: if a file can't be read, fail before the directory is created.
+        sources.digest()
         result = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):
             if is_current(sources, lock) and not options["relock"]:

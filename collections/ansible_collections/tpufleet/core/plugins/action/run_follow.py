@@ -79,7 +79,8 @@ class ActionModule(ActionBase):
     ) -> Iterator[tuple[str, str, list[str]]]:
         """Yield the run's name, state as text and new log lines until it ends on this worker.
 
-        Without the option ``run``, follows the worker's first active run, else its first ended one.
+        Without the option ``run``, follows the worker's first active run; if no run is active, the
+        first run that has ended.
         """
         run = options["run"]
         if not run:

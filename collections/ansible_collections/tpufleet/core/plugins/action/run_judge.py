@@ -128,8 +128,8 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
-            # The record of a run that was wanted when this launch began says RUNNING already,
-            # unless a user has stopped the run since; then it must stay stopped.
+            # If the run was wanted before this launch, its record already has this state, or a user
+            # has stopped the run during the launch. A run that a user has stopped stays stopped.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
         relaunched = [run for run in verdict["again"] if run in launches]

@@ -71,7 +71,8 @@ class ActionModule(ActionBase):
             process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
             elapsed_s = time.monotonic() - began
             text = progress_text(process)
-            # A trainer that has reported its end may still exit at the next polls: show that once.
+            # After a trainer has reported its end, several polls may pass before its process exits.
+            # Show the text of such a process only once.
             if options["show"] and (process.is_active or text != shown):
                 Display().display(f"  {process.host}: {text} ({elapsed_s:.0f} s)", screen_only=True)
             shown = text

@@ -382,8 +382,8 @@ class CallbackModule(Default):
     def _store_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; return False if no task is running.
 
-        The message replaces the last one that has the same text before the colon. If the message
-        has several lines, the live lines may fill the terminal.
+        The message replaces the last one that has the same text before the colon. A message with
+        several lines allows the live lines to fill the whole terminal.
         """
         if not self._tally:
             return False

@@ -1,7 +1,7 @@
 """The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
 A timer starts the playbook of a verb (docs/verbs). If the controller is off or asleep at the fixed
-time of a timer, that execution is skipped, not made up for later.
+time of a timer, the playbook is not started for that time, not even later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, whose timers first fire at once; and an interval for examples in errors.
+#: Verbs without a target, each with the interval that errors suggest. Their timers fire immediately
+#: after they are installed.
 PERIODIC = {"watch": "1m", "report": "5m"}
-#: Verbs that need a fixed time, because only timers for a fixed time do nothing if they fire late.
+#: Verbs that need a fixed time: a timer with a fixed time does nothing if it fires late, while a
+#: timer with an interval starts its playbook whenever it fires.
 DESTRUCTIVE = ("kill", "delete")
 #: If a timer for a fixed time fires later than this many minutes, it does nothing.
 GRACE_MINUTES = 5
@@ -177,8 +179,8 @@ def service(timer: Timer) -> str:
 def timer_unit(timer: Timer) -> str:
     """Return the text of the timer unit.
 
-    A timer of ``watch`` or ``report`` first fires at once, also after a boot. An interval timer of
-    another verb first fires after one interval.
+    A timer of ``watch`` or ``report`` first fires immediately, also after a boot. An interval timer
+    of another verb first fires after one interval.
     """
     if timer.every:
         first = 1 if timer.verb in PERIODIC else timer.every
@@ -256,8 +258,8 @@ def _description(timer: Timer) -> str:
 def _is_due(at: str) -> list[str]:
     """Return a shell command that succeeds only within GRACE_MINUTES after the time ``at``.
 
-    Without this check, a timer would start its playbook late: systemd fires a timer later if its
-    time passed during sleep or was skipped by a change of the clock.
+    Without this check, a timer could start its playbook late: systemd fires a timer after its time
+    if the computer was asleep at that time, or if a change of the clock skipped it.
     """
     calendar = f"systemd-analyze calendar --base-time=-{GRACE_MINUTES}min {shlex.quote(at)}"
     return ["/bin/sh", "-c", f"LC_ALL=C {calendar} | grep -q ' ago$'"]

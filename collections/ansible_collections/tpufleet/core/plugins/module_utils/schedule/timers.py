@@ -87,8 +87,9 @@ class Systemd:
                 run([*self.tool, "daemon-reload"])
                 run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
             except BaseException:
-                # The next call would take these files for an installed timer. A timer that existed
-                # must stay listed, so that doctor reports it.
+                # Delete one of the two files, so that the next call sees a difference and installs
+                # the timer. If the timer existed before, keep its .timer file: the timer stays
+                # listed, and doctor reports that the watch does not run.
                 end = ".service" if is_change else ".timer"
                 (self.folder / (timer.name + end)).unlink(missing_ok=True)
                 raise
