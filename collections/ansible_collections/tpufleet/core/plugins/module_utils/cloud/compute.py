@@ -48,7 +48,10 @@ class ComputeApi(GoogleApi):
         return self._get(self._firewall_path(name), f"read the firewall rule {name}")
 
     def delete_firewall(self, name: str) -> Mapping[str, Any] | None:
-        """Request a rule's deletion once; return the operation, or None if no such rule exists."""
+        """Request the deletion of a firewall rule, without retries.
+
+        Returns the operation, or None if the rule does not exist.
+        """
         return self._delete(self._firewall_path(name), f"delete the firewall rule {name}")
 
     # --- disks -----------------------------------------------------------------------------------

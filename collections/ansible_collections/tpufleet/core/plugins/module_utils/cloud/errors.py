@@ -185,7 +185,7 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _older_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return the reasons in the list ``errors`` of an error by Compute Engine or Cloud Storage."""
+    """Return the reasons in the list ``errors``, which Compute Engine and Cloud Storage add."""
     entries = error.get("errors")
     return {
         str(entry.get("reason"))

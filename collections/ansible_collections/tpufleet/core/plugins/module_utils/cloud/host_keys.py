@@ -35,7 +35,7 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 HOST_KEYS_TIMEOUT_S = 120.0
 
-#: Error handler (PEP 383) that keeps bytes of other programs' lines that are not UTF-8 unchanged.
+#: Error handler (PEP 383) that keeps bytes that are not UTF-8. Other programs may write such bytes.
 _KEEP_BYTES = "surrogateescape"
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
@@ -211,8 +211,8 @@ def remember_host_keys(
     """Wait for the workers' host keys and store them; return the indices of workers without keys.
 
     Args:
-        read_keys: returns the keys published so far. It is called repeatedly; a 404 and an outage
-            do not end the wait.
+        read_keys: returns the keys published so far. It is called repeatedly, also after it has
+            raised NotFound, NoAnswer or Unavailable.
         polling: the clock, and the pauses between reads.
         progress: receives a text that says what this function waits for.
     """
@@ -221,7 +221,7 @@ def remember_host_keys(
     for pauses in itertools.count():
         missing = _unknown_workers(file, node)
         if missing:
-            with suppress(NotFound, NoAnswer, Unavailable):  # they may be published later
+            with suppress(NotFound, NoAnswer, Unavailable):  # the keys may be published later
                 file.add(read_keys())
             missing = _unknown_workers(file, node)
         if not missing:

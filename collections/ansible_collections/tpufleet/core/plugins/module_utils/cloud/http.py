@@ -309,7 +309,10 @@ class GoogleApi:
     def _delete(
         self, path: str, action: str, params: Mapping[str, str] | None = None
     ) -> Mapping[str, Any] | None:
-        """Request a deletion once; return the operation, or None if the resource does not exist."""
+        """Request a deletion, without retries.
+
+        Returns the operation, or None if the resource does not exist.
+        """
         try:
             return self._http.ask("DELETE", path, action, params=params, single_try=True)
         except errors.NotFound as error:

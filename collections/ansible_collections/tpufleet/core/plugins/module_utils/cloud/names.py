@@ -70,5 +70,5 @@ class Disk:
 
 
 def includes_zone(zones: Collection[str], zone: str) -> bool:
-    """Return whether ``zones``, such as the option of the inventory, include a zone."""
+    """Return whether ``zones`` contains the zone or ``-``, which means all zones."""
     return ALL_ZONES in zones or zone in zones

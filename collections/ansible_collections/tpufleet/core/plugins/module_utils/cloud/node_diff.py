@@ -103,7 +103,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return a TPU's fields for a diff. Metadata may have secrets, so only digests are shown."""
+    """Return a TPU's fields for a diff; of metadata only digests, because it may have secrets."""
     keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
     return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],

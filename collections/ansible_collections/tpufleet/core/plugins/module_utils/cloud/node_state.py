@@ -89,7 +89,8 @@ def ensure_present(
         return outcome_of(spec, node, bool(differences.mask))
     ready = _wait_ready(api, spec, deadline, progress)
     if node.id not in ("", ready.id):
-        # This is another TPU than the one whose owner and differences were checked above.
+        # The TPU whose owner and differences were checked above was deleted meanwhile, and another
+        # TPU was created under its name.
         raise errors.Different(
             f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
         )

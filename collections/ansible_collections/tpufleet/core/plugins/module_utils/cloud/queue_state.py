@@ -64,7 +64,7 @@ def ensure_requested(
         differences = spec.differences(request)
         if differences:
             delete = "state: absent"
-            if spec.nodes == (name,):  # otherwise delete.yml does not know the name
+            if spec.nodes == (name,):  # delete.yml deletes by the name of the TPU
                 delete += (
                     f", or: ansible-playbook playbooks/delete.yml -e tpu={name} -e zone={zone}"
                 )

@@ -54,7 +54,7 @@ class QueuedResource(ZonalResource):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the queued resource failed or lost its TPUs for good, so it only holds quota."""
+        """Whether the queued resource failed or lost its TPUs. It then only holds quota."""
         return self.state in ("FAILED", "SUSPENDED")
 
     @property

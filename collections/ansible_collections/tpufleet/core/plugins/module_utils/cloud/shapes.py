@@ -1,8 +1,8 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
 Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The API lists one network
-endpoint for each worker of an existing node. If this table has another number of workers, the
-number of endpoints counts.
+endpoint for each worker of an existing node. If this table has another number of workers, callers
+use the number of endpoints.
 """
 
 from __future__ import annotations

@@ -145,7 +145,10 @@ class TpuApi(GoogleApi):
         )
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
-        """Request a node's deletion once; return the operation, or None if no such node exists."""
+        """Request the deletion of a node, without retries.
+
+        Returns the operation, or None if the node does not exist.
+        """
         return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
     def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
@@ -220,7 +223,7 @@ class TpuApi(GoogleApi):
     def delete_queued_resource(
         self, zone: str, name: str, *, force: bool
     ) -> Mapping[str, Any] | None:
-        """Request the deletion of a queued resource once; return the operation.
+        """Request the deletion of a queued resource, without retries; return the operation.
 
         Returns None if the queued resource does not exist. ``force`` also deletes the TPUs that the
         queued resource has created.
