@@ -1,7 +1,7 @@
 """Access to objects in a Cloud Storage bucket with this worker's service account.
 
-The parameter ``env`` has the trainer's variables. If these name an emulator
-(STORAGE_EMULATOR_HOST), the emulator is used in place of Google's storage API.
+The parameter ``env`` of the functions has the trainer's environment variables. If these name an
+emulator (STORAGE_EMULATOR_HOST), the emulator is used in place of Google's storage API.
 JSON API: https://cloud.google.com/storage/docs/json_api/v1/objects.
 """
 

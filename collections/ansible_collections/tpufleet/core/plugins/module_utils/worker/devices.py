@@ -13,7 +13,7 @@ from .contract import ROOT
 
 MAX_COMMAND = 120
 _IN_IMAGE = re.compile(re.escape(ROOT) + r"/images/[0-9a-f]{64}/root(?=/)")
-"""Prefix of the paths of open files of a run in a container image (image.py)."""
+"""Prefix of the paths that /proc shows for the open files of a process in an image (image.py)."""
 
 
 def device_files(device_glob: str, chip: int = -1) -> list[Path]:

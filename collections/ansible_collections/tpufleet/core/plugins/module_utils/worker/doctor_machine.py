@@ -94,7 +94,7 @@ def check_worker(machine: Machine, kernel: Sequence[str] | None) -> list[Finding
 
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
-    """Check the free space and the free inodes of each file system once."""
+    """Check the free space and inodes of the file systems that contain ``machine.disks``."""
     checked_devices = set()
     passed = []
     for path in machine.disks:
@@ -159,7 +159,7 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     processes = strays(machine.device_glob, machine.proc)
     for process in processes:
-        name = program(machine.proc / str(process.pid))  # arguments may be secret
+        name = program(machine.proc / str(process.pid))  # not its arguments: they may be secret
         yield problem(
             "devices",
             f"{name} (pid {process.pid}) holds {process.device}, but belongs to no run",

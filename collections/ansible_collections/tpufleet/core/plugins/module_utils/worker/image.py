@@ -38,7 +38,8 @@ _IMAGE_DIRECTORIES = (
     "/srv",
     *(f"/{name}" for name in _SYSTEM_DIRECTORIES),
 )
-"""Directories of an image that stay visible: no data disk and no path of a run is mounted there."""
+"""Directories of an image on which no data disk and no path of a run is mounted: such a mount would
+hide the image's files."""
 _MOUNTABLE = re.compile(r"/[A-Za-z0-9._/=@+,~-]+")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_TEXT = 1 << 16

@@ -26,7 +26,7 @@ from .units import active_runs
 KEPT_IMAGES = 2
 """Number of images that are kept in addition to the current one and those of active runs."""
 PULL_SECONDS = 3600
-"""Time limit for pulling an image. Meanwhile, other launches with an image wait here."""
+"""Time limit for pulling an image. Meanwhile, other launches with an image wait on this worker."""
 _ENGINES = ("podman", "docker")
 _GOOGLE = re.compile(r"([a-z0-9-]+\.)?(gcr\.io|pkg\.dev)(:[0-9]+)?")
 """The registries to which the service account's token is sent: Container and Artifact Registry."""
@@ -244,7 +244,8 @@ def remove(images: Path, unused_images: Sequence[Path]) -> None:
     for leftover in images.glob(".*.new"):
         shutil.rmtree(leftover)
     for path in unused_images:
-        removing = path.with_name(f".{path.name}.new")  # if interrupted, removed by the loop above
+        # If this call is interrupted, the loop above removes this directory in the next call.
+        removing = path.with_name(f".{path.name}.new")
         path.replace(removing)
         shutil.rmtree(removing)
 

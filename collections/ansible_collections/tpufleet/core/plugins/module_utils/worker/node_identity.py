@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 #: Name of a TPU, or of a queued resource that the collection creates.
 NODE_NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-#: Any name of a queued resource that the API accepts, except . and .., which are no path segments.
+#: Any name of a queued resource that the API accepts, except ``.`` and ``..``: HTTP clients remove
+#: these from the path of a URL.
 REQUEST_NAME_PATTERN = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9_.~+%-]{1,128}"
 NODE_ID = r"[A-Za-z0-9_-]{1,64}"
 #: Zone such as ``us-central2-b``, or AI zone such as ``us-south1-ai1b``.

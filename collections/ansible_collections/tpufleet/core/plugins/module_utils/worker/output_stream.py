@@ -288,10 +288,10 @@ def next_segment(
 ) -> tuple[Stream, bytes] | None:
     """Return the next segment to store: the stream after it is stored, and its content.
 
-    Returns None if nothing was appended. The newest segment is replaced until it is full. Then the
-    result is a stream with the number of the next segment, and empty content. The caller must write
-    this state before it stores the next segment. Otherwise, after a crash, the old segment could
-    grow although a newer segment exists.
+    Returns None if nothing was appended. The newest segment is replaced until it is full. If it is
+    full, the result is a stream with the number of the next segment, and empty content. The caller
+    must write the state with this stream before it stores the next segment. Otherwise, after a
+    crash, the old segment could grow although a newer segment exists.
 
     If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first,
     then the file from the nearest unchanged mark.
@@ -350,9 +350,9 @@ def _read_appended(
         cut = content.rfind(b"\n", stream.length) + 1
         if cut:
             content = content[:cut]
-        elif not is_full:  # no complete line is new
+        elif not is_full:  # there is no new complete line
             return None
-        elif stream.length:  # the next line needs a new segment
+        elif stream.length:  # the next line does not fit into this segment
             return _new_segment(file, stream, stream.position)
     if len(content) <= stream.length:
         return None

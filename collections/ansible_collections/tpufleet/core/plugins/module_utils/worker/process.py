@@ -300,8 +300,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    Omits environment variables, the config, and the identity: it is a digest, from which a short
-    secret could be guessed.
+    Omits environment variables, the config, and the field ``identity``: this is a digest from which
+    a short secret could be guessed.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

@@ -68,7 +68,8 @@ def env_variables(paths: WorkerPaths, name: str) -> dict[str, str]:
         "VIRTUAL_ENV": str(home),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Otherwise JAX turns SIGTERM into a preemption notice, which few trainers check.
+        # With JAX's preemption service, SIGTERM would not end a trainer: JAX would only record a
+        # preemption notice, which few trainers check.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
     }
 

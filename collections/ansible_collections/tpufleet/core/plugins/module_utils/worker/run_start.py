@@ -146,8 +146,8 @@ def blockers(
         spec.outputs, spec.checkpoints, variables
     ):
         problems.append(outputs_problem)
-    # Do not call lost_with_tpu for an unusable location: it would hang on a file system that does
-    # not respond.
+    # Do not call lost_with_tpu for a location that is not writable: the call would hang on a file
+    # system that does not respond.
     if is_preemptible and not spec.volatile_checkpoints and not checkpoint_problem:
         problems += lost_with_tpu(process)
     return problems

@@ -16,7 +16,7 @@ class RunState(str, Enum):  # noqa: UP042 - Python 3.9
     WAITING = "waiting"
     """The process waits for other workers at the rendezvous."""
     RUNNING = "running"
-    """The trainer runs and has written no heartbeat; it may be one that never writes any."""
+    """The trainer runs, but has written no heartbeat. Some trainers never write one."""
     TRAINING = "training"
     STOPPING = "stopping"
     DONE = "done"

@@ -68,7 +68,9 @@ def observe(
     rendezvous = read_rendezvous(read_json(folder / "rendezvous.json"))
     ended = read_exit(read_json(folder / "exit.json"))
     if ended and launched.get("attempt") not in (None, ended.attempt):
-        ended = None  # from an earlier attempt: a launch replaces the files one by one
+        # The file is from an earlier attempt: a launch writes launch.json before it removes
+        # exit.json.
+        ended = None
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
     command = tuple(launched.get("command") or ())
     is_own_trainer = command[: len(TRAINER)] == TRAINER

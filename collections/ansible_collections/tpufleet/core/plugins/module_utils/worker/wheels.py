@@ -129,7 +129,9 @@ def provide_wheels(folder: Path, lock: str, pack: Path | None, leader: bool, min
             copy_from_leader(folder)
             return ""
         except FromLeaderError:
-            pass  # the next call, which gets the controller's archive, returns a warning
+            # No warning here: the controller sends an archive and calls this again with ``pack``,
+            # and that call returns the warning.
+            pass
     raise WheelsMissingError(minor)
 
 
@@ -198,7 +200,7 @@ def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
 
 
 def remove_unusable(folder: Path, lock: str) -> None:
-    """Remove everything except complete wheels that the lock file pins."""
+    """Remove everything from ``folder`` except complete wheels that the lock file pins."""
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
