@@ -157,7 +157,7 @@ def ensure(params: dict, *, check: bool) -> dict:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: find the disk, and format it if it is empty."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},

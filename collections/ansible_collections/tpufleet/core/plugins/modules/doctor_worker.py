@@ -71,7 +71,7 @@ from ..module_utils.worker.doctor_machine import Machine, check_worker, kernel_l
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: run all checks and return their findings."""
     module = AnsibleModule(
         argument_spec={
             "worker": {"type": "str", "required": True},

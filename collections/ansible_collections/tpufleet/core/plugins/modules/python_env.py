@@ -12,7 +12,7 @@ description:
   - The proof is a command that shows that the environment works on the devices of this worker. It
     runs as the trainer's user and with a time limit. If it succeeds, its result is stored in a file
     beside the environment. It then runs again only if O(proof) changes or the environment is
-    installed again. While a process holds a device, it does not run, and the module warns.
+    installed again. While a process holds a device, the proof does not run, and the module warns.
   - The TPU's leader downloads the packages of the lock file and installs the environment. The other
     workers copy the environment if they have the same interpreter; otherwise they copy the
     downloads and install the environment from these. A worker whose copy fails gets the packages as
@@ -32,7 +32,7 @@ options:
   proof:
     description: The name of the proof, for its result and errors. This is the value of
       C(env_proof), which is V(jax), V(torch_xla), V(torch_tpu), V(none) or a command of the user.
-      What runs is O(proof_command).
+      The command to run is in O(proof_command).
     type: str
     default: jax
   proof_command:

@@ -37,8 +37,8 @@ options:
     type: int
     default: 0
   finished_launch:
-    description: When O(finished_attempt) was launched, in unix seconds. A marker from before it
-      belongs to an older run of the same name.
+    description: When O(finished_attempt) was launched, in unix seconds. A done marker that is older
+      belongs to an earlier run of the same name.
     type: float
     default: 0.0
   env:
@@ -218,7 +218,7 @@ def begin(
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # systemctl start waits for this
+        unit = {"ActiveState": "active"}  # systemctl start returns when the unit is active
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
@@ -248,7 +248,7 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         raise RunError(f"run {run} is stopped, but {device_holders[0]}. {END_STRAYS}")
     after = observed if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, paths)  # the run's files do not say how it ended, so ask systemd
+        after = observe(run, paths)  # the run has no exit.json, so query how systemd saw it end
     return {
         "changed": True,
         "info": after,
@@ -263,7 +263,7 @@ ACTIONS = {"checked": checked, "launched": launched, "started": started, "stoppe
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: hold the lock RUNS, and check, start or stop the run."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},

@@ -143,7 +143,7 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: run the command, or in check mode only check whether it can run."""
     module = AnsibleModule(
         argument_spec={
             "launch": {"type": "dict", "required": True},

@@ -96,7 +96,7 @@ from ..module_utils.cloud.storage import Bucket
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: download the checkpoints, or in check mode list them."""
     module = AnsibleModule(
         argument_spec={
             "location": {"type": "str", "required": True},
@@ -114,7 +114,8 @@ def main() -> None:
     try:
         bucket = Bucket.of(params["location"], params["api"])
         result = fetch(bucket, folder, layout, newest, module.check_mode)
-    except CloudError as error:  # return the error, so that the play copies the logs first
+    except CloudError as error:
+        # Return the error in ``missing`` and do not fail, so that the play copies the logs first.
         result = fetched(missing=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

@@ -115,7 +115,7 @@ class Collection:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: collect the output of the runs, at most ``max_bytes``."""
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "dict", "default": {}},

@@ -10,7 +10,7 @@ description:
     to each host of the play. Each TPU and each multislice gets one run, which uses all its workers.
     If a host is a single chip of a worker, each chip gets one run. Stores a copy of the code and of
     the lock file on the controller for relaunches.
-  - With O(relaunch), the settings of the run come from its record. O(outputs) counts only if the
+  - With O(relaunch), the settings of the run come from its record. O(outputs) is used only if the
     record names no bucket for the output.
   - Writes the next attempt to each run's record, so that the run can start at once. Does not write
     the record in a relaunch, if the run is wanted already, or if the same launch may have finished

@@ -52,8 +52,8 @@ RETURN = r"""
 outcome:
   description:
     - C(settled) if the run reached O(until) or ended. C(left) if another worker failed.
-      C(timed_out) if the first step, C(continues) if the end of the run did not come within
-      O(seconds).
+      C(timed_out) if the run did not reach its first step within O(seconds). C(continues) if it did
+      not end within O(seconds), with O(until=done).
   returned: success
   type: str
 info:

@@ -58,7 +58,7 @@ def _derive_public_key(module: AnsibleModule, private: Path, public: Path) -> No
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: create the key pair, or the public key, if it is missing."""
     module = AnsibleModule(
         argument_spec={"path": {"type": "path", "required": True}},
         supports_check_mode=True,

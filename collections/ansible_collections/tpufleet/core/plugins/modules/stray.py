@@ -68,7 +68,7 @@ GRACE_SECONDS = 10
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: list the strays, or end those in the option ``end``."""
     module = AnsibleModule(
         argument_spec={
             "device_glob": {"type": "str", "required": True},

@@ -188,7 +188,7 @@ def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: bring the TPU to the desired state."""
     run_cloud_module(
         _run,
         {

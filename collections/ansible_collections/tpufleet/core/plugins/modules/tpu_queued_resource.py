@@ -219,7 +219,7 @@ def _seconds(params: dict[str, Any], key: str) -> int | None:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: create or delete the queued resource."""
     node = {key: option for key, option in NODE_OPTIONS.items() if key not in SCHEDULING_FLAGS}
     texts = ("node_name", "valid_until", "reservation")
     run_cloud_module(

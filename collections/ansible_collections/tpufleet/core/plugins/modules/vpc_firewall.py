@@ -137,7 +137,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the module."""
+    """Run the module: bring the fleet's firewall rules to the desired state."""
     run_cloud_module(
         _run,
         {
