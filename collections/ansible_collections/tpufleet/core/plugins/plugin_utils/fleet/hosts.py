@@ -196,7 +196,8 @@ def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
 
 def _node_host(node: Node, name: str, slice_: Slice) -> Host:
     name = f"{node.name}-{node.zone}" if name in _GROUP_NAMES else name
-    # A TPU under repair or restart keeps its addresses. Google reuses those of deleted TPUs.
+    # Omit the addresses of a lost or deleted TPU: Google may give them to another TPU. A TPU that
+    # is repaired or restarted keeps its addresses.
     is_gone = node.is_lost or node.is_being_deleted
     addresses = (
         []
@@ -229,8 +230,9 @@ def _worker_host(
         "tpu_leader_ip": node.endpoints[0].internal_ip,
         "tpu_slice_leader_ip": slice_.leader_ip,
         "ansible_host": address,
-        # Workers of two networks can have the same address. Ansible's default path would let the
-        # second one use the connection that is open to the first, without a check of its host key.
+        # Workers in two networks can have the same address. With Ansible's default path of the
+        # control socket, ssh to the second worker would use the open connection to the first one,
+        # without a check of the host key.
         "ansible_control_path": f"%(directory)s/{_socket_name(node.key, worker, address)}",
     }
     if options.ssh_user:

@@ -18,7 +18,8 @@ from .report_view import RunView
 _CHARTS = {"loss": "s0", "rate": "s2", "mfu": "s3", "memory": "s4"}
 
 
-#: Curves that keep all their points; _MAX_POINTS are enough for the small charts of the others.
+#: Curves that keep all their points. The other curves have small charts, so they keep at most
+#: _MAX_POINTS points.
 _FULL_CURVES = ("loss", "heldout")
 _MAX_POINTS = 250
 #: Larger numbers are not drawn, because computing the limits of an axis would overflow.

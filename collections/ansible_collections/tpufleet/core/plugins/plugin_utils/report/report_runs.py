@@ -165,7 +165,8 @@ def run_view(
         run: the name of the run.
         record: its run record.
         live: what run_info returned about the run, by worker; empty if its TPU is gone.
-        output: the summary of its stored output; its status is from there if ``live`` is empty.
+        output: the summary of its stored output, which also has the run's status if ``live`` is
+            empty.
         tpu_state: the state of its TPU in the inventory.
         now: unix seconds.
     """

@@ -24,7 +24,7 @@ def timeline(view: RunView) -> str:
     attempts = list(view.attempts)[-_MAX_BARS:]
     if not attempts:
         return '<p class="none">No attempts yet.</p>'
-    # A launch is recorded before its attempt begins; _row_of returns the row of that attempt.
+    # The event of a launch is earlier than its attempt, but is shown in the row of that attempt.
     rows = [_row_of(event, attempts) for event in view.events]
     events = [(event, row) for event, row in zip(view.events, rows, strict=True) if row >= 0]
     begin = min([attempts[0].start] + [event.time for event, _ in events])

@@ -44,7 +44,8 @@ class Target:
     def options(self) -> list[str]:
         """Return pip's options for this target, with all compatible platforms, newest first.
 
-        They must list older platforms, because pip accepts only wheels for the listed ones.
+        The options must also list older platforms, because pip accepts only wheels for the listed
+        platforms.
         """
         arguments = ["--python-version", f"3.{self.minor}", "--implementation", "cp"]
         for abi in (f"cp3{self.minor}", "abi3", "none"):

@@ -60,5 +60,5 @@ def _prune(directory: Path) -> None:
     logs = sorted((match.string, match["pid"]) for match in matches)
     for name, pid in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
         if not Path("/proc", pid).exists():
-            with suppress(OSError):  # such as a log of another user in a directory of all
+            with suppress(OSError):  # such as another user's log in a directory that users share
                 (directory / name).unlink()
