@@ -109,7 +109,7 @@ def record_launch(
         if last_record and not is_relaunch:
             state_fields = last_record.relaunch_fields()
             if last_record.launch.checkpoints != launch.checkpoints:
-                state_fields["watch"] = {}  # the steps of the old checkpoints do not count
+                state_fields["watch"] = {}  # forget the best step, which is of other checkpoints
         if not check:
             generation = last_record.generation if last_record else 0
             event = Event(EventKind.LAUNCHED, release=launch.release)

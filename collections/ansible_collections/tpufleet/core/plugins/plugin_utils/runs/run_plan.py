@@ -30,7 +30,8 @@ _MISTYPED_RATIO = 0.83
 
 A placeholder of 6 or more characters with one wrong, missing, additional or swapped letter reaches
 this similarity. Words of log formats and file names, such as ``{process}`` or ``{step}``, do not. A
-word with more underscores than the placeholder, such as ``{checkpoint_id}``, is never mistyped.
+word with more underscores than the placeholder, such as ``{checkpoint_id}``, never counts as
+mistyped.
 """
 SHARED_VARIABLES = (
     "jax_requirements",
@@ -156,8 +157,7 @@ def place_processes(
     """Return the placement of each host's process, by host.
 
     Each TPU and each multislice gets one run. If the inventory has a host for each chip, each chip
-    gets one run.
-    Raises RunError if a worker of a TPU is missing, since a run needs the whole slice.
+    gets one run. A run needs the whole slice, so a missing worker of a TPU raises RunError.
 
     Args:
         workers: the hosts of the launch.

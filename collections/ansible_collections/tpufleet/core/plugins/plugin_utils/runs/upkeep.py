@@ -113,8 +113,8 @@ class Upkeep:
         node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
-                # Find what prevents the deletion here and not in the Claim: actor.delete() would
-                # return it as an error, but here it is only logged.
+                # Check for a blocker here, not in the Claim: actor.delete() would return the
+                # blocker as an error, but a TPU that must stay for now is no error.
                 if blocker := self._blocker(tpu, snapshot):
                     self.watch.log(f"{label}: not deleted: {blocker}")
                     return None

@@ -29,7 +29,7 @@ class TimeUse(StrEnum):
     SETUP = "setup"
     BOOT = "boot"
     CAPACITY = "capacity"
-    """No TPU: from when the watch finds it lost until the cloud begins to create another one."""
+    """The TPU is lost: from the time when the watch notices it until a new TPU is being created."""
     OTHER = "other"
     """The rest: time until the end of an attempt is noticed, delays between tries, unknown time."""
 

@@ -187,7 +187,8 @@ def decide_ended(situation: Situation) -> Decision:
     if in_use := workers_in_use(observed):
         return situation.stay(*in_use)
     if (seconds := _seconds_of_start(situation, ended)) is not None:
-        # A user's train.yml may still be pulling the image or pushing the code.
+        # Do not relaunch yet: the train.yml that recorded the launch may still be pulling the image
+        # or pushing the code.
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
         return situation.stay(RunState.STARTING, recently)
     first = first_ended(situation)

@@ -287,7 +287,9 @@ class WatchPass:
         is_active = decision.state is RunState.RUNNING and recovery_began < snapshot.asked_at
         if record.phase is None or not is_active:
             return False
-        try:  # workers may answer during a preemption, and a cached inventory may say READY
+        # Ask the API: workers may answer while their TPU is preempted, and a cached inventory may
+        # still say READY.
+        try:
             return self._outdated(record, snapshot) is None
         except CloudError:
             return False  # the API did not answer; the next pass asks again
