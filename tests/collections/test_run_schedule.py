@@ -12,10 +12,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
     Timer,
     check,
     check_environment,
+    check_owner,
     cron_line,
+    cron_owner,
     cron_times,
     playbook_arguments,
     service,
+    service_owner,
     timer_unit,
     with_line,
 )
@@ -270,3 +273,26 @@ def test_a_report_is_published_only_to_an_html_file_in_a_bucket(publish):
 )
 def test_a_valid_schedule_has_a_time_or_an_interval(asked, expected):
     assert check(*asked) == expected
+
+
+@pytest.mark.parametrize("project", ["/p", "/50% \"of\" 'it' \\ && flock "])
+@pytest.mark.parametrize("inventories", [[], ["/in/gcp", "/a 'b' 50%"]])
+def test_the_owner_of_a_timer_is_read_from_its_unit_and_its_crontab_line(project, inventories):
+    arguments = playbook_arguments("restart", "mine", inventories)
+    timer = replace(WATCH, verb="restart", target="mine", project=project, arguments=arguments)
+
+    assert timer.owner.inventories == tuple(inventories)
+    assert service_owner(service(timer)) == cron_owner(cron_line(timer)) == timer.owner
+
+
+def test_a_text_that_is_not_a_timer_has_no_owner():
+    assert service_owner("") is None
+    assert cron_owner("* * * * * x # tpufleet-do-watch") is None
+    check_owner(WATCH, None)
+
+
+def test_delete_timers_of_tpus_of_the_same_name_in_two_zones_have_different_names():
+    timer = replace(KILL, verb="delete", target="pod", zone="us-central2-b")
+
+    assert timer.name == "tpufleet-do-delete-pod_us-central2-b"
+    assert "Description=tpufleet: delete pod (us-central2-b)\n" in service(timer)

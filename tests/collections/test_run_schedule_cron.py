@@ -204,3 +204,16 @@ def test_dollars_percents_and_quotes_reach_the_playbook_through_cron(controller,
 def test_the_interval_of_a_timer_is_read_from_its_crontab_line(controller, when, seconds):
     controller.ask(state="present", verb="watch", **when)
     assert Cron().interval("tpufleet-do-watch") == seconds
+
+
+@pytest.mark.parametrize("other", [{"inventories": ["/gcp"]}, {"project": "/other"}])
+def test_a_timer_of_another_inventory_or_checkout_is_not_replaced(controller, other):
+    controller.ask(**WATCH, inventories=["/local"])
+    before = controller.table.read_text()
+
+    result = controller.ask(**{**WATCH, "inventories": ["/local"], **other})
+
+    assert "for another inventory or checkout (inventory /local, directory " in result["msg"]
+    assert "schedule.yml -e remove=tpufleet-do-watch" in result["msg"]
+    assert controller.table.read_text() == before
+    assert controller.ask(**{**WATCH, "every": "5m"}, inventories=["/local"])["changed"]

@@ -260,3 +260,10 @@ def test_a_timer_whose_change_failed_stays_listed_and_is_changed_by_the_next_cal
     assert controller.systemd().names() == ["tpufleet-do-watch"]
     before, after = controller.systemd().put(changed, dry=False)
     assert before != after
+
+
+def test_a_timer_of_another_checkout_is_not_replaced(controller):
+    controller.systemd().put(WATCH, dry=False)
+
+    with pytest.raises(ScheduleError, match=r"inventory none, directory /project\)"):
+        controller.systemd().put(replace(WATCH, project="/other"), dry=True)

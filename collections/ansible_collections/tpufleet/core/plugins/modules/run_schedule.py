@@ -18,8 +18,9 @@ description:
     O(node_id), never a later one of the same name.
 options:
   state:
-    description: V(present) creates or changes the timer of O(verb) and O(target), V(absent) removes
-      the timer O(name), V(list) changes nothing.
+    description: V(present) creates or changes the timer of O(verb), O(target) and O(zone), and
+      fails if another inventory or O(project) has a timer of this name. V(absent) removes the timer
+      O(name), V(list) changes nothing.
     type: str
     choices: [present, absent, list]
     default: list
@@ -142,6 +143,7 @@ def requested_timer(params: dict) -> Timer:
         environment=check_environment(
             [(str(name), str(value)) for name, value in params["environment"].items()]
         ),
+        zone=params["zone"],
     )
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ..worker.node_identity import NODE_ID, ZONE
@@ -45,11 +46,19 @@ class ScheduleError(Exception):
 
 
 @dataclass(frozen=True)
+class Owner:
+    """The checkout of tpufleet and the inventories for which a timer runs its playbook."""
+
+    project: str
+    inventories: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
     The timer runs the program ``tool`` (ansible-playbook) with ``arguments`` in the directory
-    ``project``. ``at`` is empty or ``every`` is 0.
+    ``project``. ``at`` is empty or ``every`` is 0. ``zone`` is the zone of a TPU, empty for runs.
     """
 
     verb: str
@@ -60,11 +69,18 @@ class Timer:
     tool: str
     arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    zone: str = ""
 
     @property
     def name(self) -> str:
         """The timer's name. A verb has at most one timer for each target."""
-        return f"{PREFIX}{self.verb}" + (f"-{self.target}" if self.target else "")
+        target = f"-{self.target}" if self.target else ""
+        return f"{PREFIX}{self.verb}{target}" + (f"_{self.zone}" if self.zone else "")
+
+    @property
+    def owner(self) -> Owner:
+        """The checkout and the inventories of the timer."""
+        return Owner(self.project, _inventories(self.arguments))
 
     @property
     def lock(self) -> Path:
@@ -145,6 +161,40 @@ def playbook_arguments(
         variables.append(f"publish={publish}")
     more = [word for variable in variables for word in ("-e", variable)]
     return (*where, f"playbooks/{verb}.yml", *more)
+
+
+def check_owner(timer: Timer, owner: Owner | None) -> None:
+    """Raise ScheduleError if the installed timer of the same name belongs to another owner.
+
+    ``owner`` is the owner of the installed timer, None if no such timer is installed.
+    """
+    if owner in (None, timer.owner):
+        return
+    raise ScheduleError(
+        f"{timer.name}: this controller has a timer of this name for another inventory or checkout "
+        f"(inventory {', '.join(owner.inventories) or 'none'}, directory {owner.project}). To "
+        "replace it, remove it first: ansible-playbook playbooks/schedule.yml "
+        f"-e remove={timer.name}"
+    )
+
+
+def service_owner(text: str) -> Owner | None:
+    """Return the owner of a service unit; None if the text is not one of ``service``."""
+    project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
+    command = re.search(r"^ExecStart=:(.+)$", text, re.MULTILINE)
+    if not project or not command:
+        return None
+    words = shlex.split(command[1].replace("%%", "%"))
+    return Owner(project[1].replace("%%", "%"), _inventories(words))
+
+
+def cron_owner(line: str) -> Owner | None:
+    """Return the owner of a crontab line; None if the line is not one of ``cron_line``."""
+    try:
+        words = shlex.split(line.replace(r"\%", "%"))
+        return Owner(words[words.index("cd") + 1], _inventories(words))
+    except ValueError:
+        return None
 
 
 def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -251,8 +301,14 @@ def with_line(crontab: str, name: str, line: str) -> str:
     return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
 
 
+def _inventories(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of the options ``-i`` in the words of a command."""
+    return tuple(value for option, value in pairwise(words) if option == "-i")
+
+
 def _description(timer: Timer) -> str:
-    return f"tpufleet: {timer.verb} {timer.target}".rstrip()
+    zone = f" ({timer.zone})" if timer.zone else ""
+    return f"tpufleet: {timer.verb} {timer.target}".rstrip() + zone
 
 
 def _is_due(at: str) -> list[str]:

@@ -10,10 +10,14 @@ from pathlib import Path
 
 from .run_schedule import (
     PREFIX,
+    Owner,
     ScheduleError,
     Timer,
+    check_owner,
     cron_line,
+    cron_owner,
     service,
+    service_owner,
     timer_unit,
     with_line,
 )
@@ -60,6 +64,10 @@ class Systemd:
         found = re.search(r"^OnUnitActiveSec=([0-9]+)s$", self._text(f"{name}.timer"), re.MULTILINE)
         return int(found[1]) if found else 0
 
+    def owner(self, name: str) -> Owner | None:
+        """Return the checkout and the inventories of a timer; None without such a timer."""
+        return service_owner(self._text(f"{name}.service"))
+
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's status and its service's log."""
         journal = "journalctl" if self.tool == ["systemctl"] else "journalctl --user"
@@ -68,8 +76,10 @@ class Systemd:
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer; return the text of its units before and after.
 
-        With ``dry``, nothing is changed.
+        With ``dry``, nothing is changed. Raises ScheduleError if a timer of another owner has the
+        name.
         """
+        check_owner(timer, self.owner(timer.name))
         if timer.at:
             elapses = run(["systemd-analyze", "calendar", timer.at])
             if "Next elapse: never" in elapses:
@@ -133,19 +143,26 @@ class Cron:
 
     def interval(self, name: str) -> int:
         """Return the seconds between a timer's starts; 0 if the crontab has no such timer."""
-        lines = [line for line in self._table().splitlines() if line.endswith(f" # {name}")]
-        fields = " ".join(lines[0].split()[:5]) if lines else ""
+        fields = " ".join(self._line(name).split()[:5])
         found = re.fullmatch(r"(?:\*/(\d+)|0 \*/(\d+)|0 0) \*( \*)+", fields)
         if not found:
             return 0
         return 60 * int(found[1]) if found[1] else 3600 * int(found[2] or 24)
+
+    def owner(self, name: str) -> Owner | None:
+        """Return the checkout and the inventories of a timer; None without such a timer."""
+        return cron_owner(self._line(name))
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's crontab line and cron's status."""
         return f"crontab -l | grep {name}; systemctl status cron || service cron status"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer, unless ``dry``; return the crontab before and after."""
+        """Create or change a timer, unless ``dry``; return the crontab before and after.
+
+        Raises ScheduleError if a timer of another owner has the name.
+        """
+        check_owner(timer, self.owner(timer.name))
         if not dry:
             timer.lock.parent.mkdir(parents=True, exist_ok=True)
         return self._change(timer.name, cron_line(timer), dry)
@@ -160,6 +177,10 @@ class Cron:
         if before != after and not dry:
             run(["crontab", "-"], after)
         return before, after
+
+    def _line(self, name: str) -> str:
+        lines = [line for line in self._table().splitlines() if line.endswith(f" # {name}")]
+        return lines[0] if lines else ""
 
     @staticmethod
     def _table() -> str:
