@@ -1,5 +1,8 @@
 """What doctor reports about the watch, from its heartbeat and this computer's timer."""
 
+import os
+from pathlib import Path
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
     OK,
@@ -65,3 +68,23 @@ def test_status_and_doctor_show_the_last_pass(local_api):
     assert "watch: last pass" in status
     assert "ago on server, failed: no API" in status
     assert "watch: last pass" in doctor
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
+def test_a_watch_that_another_checkout_scheduled_here_is_not_this_inventorys_own(
+    local_api, tmp_path
+):
+    crontab, table = tmp_path / "crontab", tmp_path / "table"
+    crontab.write_text(f"#!/bin/sh\n[ $1 = -l ] && exec cat {table}\ncat > {table}\n")
+    crontab.chmod(0o755)
+    table.touch()
+    environment = environment_of(local_api)
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
+    own = flat(play(environment, "playbooks/doctor.yml"))
+    table.write_text(table.read_text().replace(" cd /", " cd /other/"))
+
+    other = flat(play(environment, "playbooks/doctor.yml"))
+
+    assert "scheduled, but no pass has ended yet" in own
+    assert "scheduled, but no pass has ended yet" not in other

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -21,7 +22,7 @@ from ..module_utils.cloud.errors import CloudError, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHostsFile
 from ..module_utils.cloud.http import RetryPolicy
 from ..module_utils.cloud.session import ApiSettings
-from ..module_utils.schedule.run_schedule import PREFIX, ScheduleError
+from ..module_utils.schedule.run_schedule import PREFIX, Owner, ScheduleError
 from ..module_utils.schedule.timers import keeper
 from ..module_utils.worker.doctor_finding import (
     OK,
@@ -171,13 +172,16 @@ class ActionModule(ActionBase):
         yield from connection_findings(connections, address, known_hosts)
 
     def _watch(self, fleet_state: str, api: Mapping[str, Any]) -> Finding | None:
-        """Check the last passes of the watch, and whether this controller has a timer for it."""
+        """Check the last passes of the watch, and whether the inventory has a timer for it."""
         if not fleet_state:
             return None
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""
         with suppress(ScheduleError):
             timers = keeper()
-            if name in timers.names():
+            project = str(Path(str(self._vars.get("playbook_dir", "")), "..").resolve())
+            sources = tuple(self._vars.get("ansible_inventory_sources", ()))
+            # Another inventory or checkout may have scheduled its own watch on this controller.
+            if timers.owner(name) == Owner(project, sources):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)
         try:

@@ -22,11 +22,12 @@ def watch_finding(
     logs: str,
     now: float,
 ) -> Finding | None:
-    """Check the watch; return None if this controller has no timer for it and it has never run.
+    """Check the watch; return None if it has no timer on this controller and has never run.
 
     Args:
         heartbeats: every controller's last pass, newest first.
-        scheduled_on: the name of this controller if it has a timer for the watch, else empty.
+        scheduled_on: the name of this controller if it has a timer for this inventory's watch,
+            else empty.
         interval_s: the interval of that timer in seconds; 0 if it starts the watch at fixed times.
         logs: the command that shows the logs of the timer.
         now: unix seconds.
@@ -36,8 +37,8 @@ def watch_finding(
             return None
         last = heartbeats[0]
         age = age_text(now - last.ended_at)
-        message = f"last pass {age} ago on {last.controller}, not scheduled on this computer"
-        return ok(CHECK, message)
+        where = "not scheduled on this computer for this inventory"
+        return ok(CHECK, f"last pass {age} ago on {last.controller}, {where}")
     own = [heartbeat for heartbeat in heartbeats if heartbeat.controller == scheduled_on]
     if not own:
         return unknown(CHECK, f"scheduled, but no pass has ended yet: {logs}")
