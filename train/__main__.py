@@ -21,7 +21,13 @@ from train.data.corpus import prepare_all, read_meta
 from train.data.corpus_cache import fetched, prepared
 from train.data.texts import CorpusError
 from train.run import contract
-from train.storage import UnavailableError, check_path_writable, output_directory, parse_location
+from train.storage import (
+    UnavailableError,
+    check_path_writable,
+    output_directory,
+    parse_location,
+    repeated,
+)
 
 # Subcommands import JAX only after the config is checked, so that an invalid config fails within a
 # second and initializes no device.
@@ -82,21 +88,23 @@ def _run(job: Job) -> int:
     check_batch_divisible(cfg, job.contract.num_processes, "processes")
     contract.check_writable(job.contract)
     heartbeat = contract.Heartbeat(job.contract.run_dir, cfg.steps)
-    heartbeat.write("starting")
     try:
-        with _cleaning_up_at_sigterm():
-            corpus = Corpus(prepared(cfg.data, job.contract), cfg)
-            from train.core import optimizer
-            from train.hf import weights
-            from train.run import checkpoint, compile_cache
-            from train.run.loop import Run
-            from train.run.mesh import join
+        # The watch regards a process whose heartbeat is old as hanging. Preparing data, or waiting
+        # for the process that prepares it, may take hours.
+        with repeated(lambda: heartbeat.write("starting"), contract.STARTING_SECONDS):
+            with _cleaning_up_at_sigterm():
+                corpus = Corpus(prepared(cfg.data, job.contract), cfg)
+                from train.core import optimizer
+                from train.hf import weights
+                from train.run import checkpoint, compile_cache
+                from train.run.loop import Run
+                from train.run.mesh import join
 
-            optimizer.check(cfg)
-            # If there are checkpoints, the run resumes, and init_from is not used.
-            if not checkpoint.exist(job.contract.checkpoints):
-                weights.check(cfg)
-        join(job.contract, cfg.heartbeat_timeout)
+                optimizer.check(cfg)
+                # If there are checkpoints, the run resumes, and init_from is not used.
+                if not checkpoint.exist(job.contract.checkpoints):
+                    weights.check(cfg)
+            join(job.contract, cfg.heartbeat_timeout)
         compile_cache.sync(job.contract)
         code = Run(cfg, job.contract, corpus, heartbeat).train()
     except (ConfigError, CorpusError, UnavailableError):

@@ -5,7 +5,8 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,25 @@ def write_atomically(location: Path | str, content: str | bytes) -> None:
     partial = location.with_name(f".{location.name}.{os.getpid()}")
     partial.write_bytes(content)
     partial.replace(location)
+
+
+@contextmanager
+def repeated(write: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call ``write`` in a thread during the ``with`` block: at once, then every ``seconds``."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        write()
+        while not stop.wait(seconds):
+            write()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(1)  # not longer, because a bucket may not answer
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """A temporary failure at the start of a run ends with exit code 1, which the fleet retries."""
 
 import errno
+import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 from train.__main__ import main
 from train.data import hub
+from train.data.texts import CorpusError
+from train.run import contract
 from train.run.contract import BAD_CONFIG, CRASHED
 
 REFUSED = [FileNotFoundError("b/model"), PermissionError("b"), OSError("Forbidden: b\nno access")]
@@ -122,3 +126,25 @@ def test_an_unreachable_hub_is_not_a_config_error(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", failing(away))
     assert start(word) == CRASHED
     assert "owner/name is no file or directory here, and cannot be" in capsys.readouterr().err
+
+
+def test_the_heartbeat_is_written_while_data_is_prepared(
+    start: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "run" / "heartbeat.json"
+    seen = set()
+
+    def prepare_slowly(*_: Any) -> None:
+        end = time.monotonic() + 20
+        while len(seen) < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+            if file.exists():
+                beat = json.loads(file.read_text())
+                seen.add((beat["state"], beat["time"]))
+        raise CorpusError("no text")
+
+    monkeypatch.setattr("train.__main__.prepared", prepare_slowly)
+    monkeypatch.setattr(contract, "STARTING_SECONDS", 0.05, raising=False)
+    assert start() == CRASHED
+    assert [state for state, _ in seen] == ["starting"] * 3
+    assert json.loads(file.read_text())["state"] == "failed"

@@ -11,8 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from train.storage import (
     one_line,
     open_filesystem,
     parse_location,
+    repeated,
     write_atomically,
 )
 
@@ -64,7 +64,7 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
         )
         upload.start()
         return directories
-    with cache.pulse():
+    with repeated(cache.write_pulse, PULSE_SECONDS):
         directories = prepare_all(cfg, cache.fetch)
         # Upload before initializing JAX: the initialization waits for the other processes, and
         # they wait for the upload.
@@ -179,27 +179,12 @@ class CorpusCache:
         log.warning("process 0 prepares no corpus, so this process prepares %s", directory.name)
         return False
 
-    @contextmanager
-    def pulse(self) -> Iterator[None]:
-        """Change PULSE regularly during the ``with`` block, so that the others keep waiting."""
-        stop = threading.Event()
-
-        def beat() -> None:
-            while True:
-                try:
-                    location = parse_location(f"{self._location}/{PULSE}")
-                    write_atomically(location, str(time.time()))
-                except Exception as err:  # storage clients raise their own error types
-                    log.warning("%s: cannot be written: %s", self._location, one_line(err))
-                if stop.wait(PULSE_SECONDS):
-                    return
-
-        beating = threading.Thread(target=beat, name=PULSE, daemon=True)
-        beating.start()
+    def write_pulse(self) -> None:
+        """Change PULSE, so that the other processes keep waiting."""
         try:
-            yield
-        finally:
-            stop.set()
+            write_atomically(parse_location(f"{self._location}/{PULSE}"), str(time.time()))
+        except Exception as err:  # storage clients raise their own error types
+            log.warning("%s: cannot be written: %s", self._location, one_line(err))
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""

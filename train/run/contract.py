@@ -31,6 +31,8 @@ INTERRUPTED = 75
 """BSD's EX_TEMPFAIL: interrupted by SIGTERM, state saved. The fleet may restart the run."""
 
 HEARTBEAT_SECONDS = 1.0
+STARTING_SECONDS = 10.0
+"""Interval of heartbeats while data is prepared and until all processes have joined."""
 
 
 @dataclass(frozen=True)
