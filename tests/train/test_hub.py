@@ -79,8 +79,9 @@ def hub() -> Iterator[str]:
 
 OPEN = """
 import sys
+from train.data.config import DataConfig
 from train.hf.files import Tensors
-tensors = Tensors(sys.argv[1])
+tensors = Tensors(sys.argv[1], DataConfig())
 print(tensors.shapes, tensors.config, sorted(p.name for p in tensors.directory.iterdir()))
 """
 ENCODE = """

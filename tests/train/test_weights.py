@@ -204,9 +204,9 @@ def test_sharded_parameters_are_read_once_for_all_shards(
 
 @pytest.mark.parametrize("name", ["", "/model.safetensors"], ids=["directory", "file"])
 def test_initial_files_in_a_bucket_are_copied_once(
-    tmp_path: Path, bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, bucket: dict[str, str], name: str
 ):
-    monkeypatch.setattr("train.hf.files.default_data_directory", lambda: tmp_path / "data")
+    data = {"directory": str(tmp_path / "data")}
     params = drawn(config())
     weights.export(tmp_path, params, config(), "transformers")
     (tmp_path / "tokenizer.json").touch()
@@ -214,7 +214,7 @@ def test_initial_files_in_a_bucket_are_copied_once(
     filesystem, root = open_filesystem(location)
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         filesystem.put_file(str(tmp_path / file), f"{root}/{file}")
-    cfg = config(f"{location}{name}")
+    cfg = config(f"{location}{name}", data=data)
     weights.check(cfg)
     [copy] = (tmp_path / "data" / "weights").iterdir()
     assert sorted(path.name for path in copy.iterdir()) == ["config.json", "model.safetensors"]
@@ -222,4 +222,4 @@ def test_initial_files_in_a_bucket_are_copied_once(
     assert loss(started(cfg), cfg) == loss(params, config())
     assert [path.stat().st_mtime_ns for path in copy.parent.iterdir()] == [modified_ns]
     with pytest.raises(ConfigError, match=f"^init_from: gs://{NAME}/none has no file config"):
-        weights.check(config(f"gs://{NAME}/none"))
+        weights.check(config(f"gs://{NAME}/none", data=data))

@@ -67,8 +67,8 @@ class DataConfig(SourceConfig):
     """Fraction of the tokens, from the end of the text, that is held out for evaluation and never
     trained on."""
     directory: str | None = None
-    """Directory of prepared corpora; null means /var/lib/tpufleet/data if this user can write to it
-    (as on workers), otherwise ``~/.cache/tpufleet/data``."""
+    """Directory of prepared corpora and downloads; null means /var/lib/tpufleet/data if this user
+    can write to it (as on workers), otherwise ``~/.cache/tpufleet/data``."""
 
     @property
     def sources(self) -> tuple[SourceConfig, ...]:

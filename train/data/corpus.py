@@ -86,7 +86,7 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     path, dataset or tokenizer and for a directory that cannot be written, CorpusError if the text
     cannot be loaded.
     """
-    root = Path(cfg.directory).expanduser() if cfg.directory else default_data_directory()
+    root = data_directory(cfg)
     tokenizer = _configured_tokenizer(cfg)
     template = chat_template(tokenizer, cfg) if cfg.documents == "chat" and tokenizer else None
     text = source(cfg, root)
@@ -112,12 +112,14 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     return directory
 
 
-def default_data_directory() -> Path:
-    """Return the default ``data.directory``.
+def data_directory(cfg: DataConfig) -> Path:
+    """Return the directory of prepared corpora and downloads.
 
-    This is the worker's shared data directory if it is writable, else a directory in the user's
-    cache.
+    Without ``data.directory``, this is the worker's shared data directory if it is writable, else a
+    directory in the user's cache.
     """
+    if cfg.directory:
+        return Path(cfg.directory).expanduser()
     if os.access(_SHARED_DATA, os.W_OK | os.X_OK):
         return _SHARED_DATA
     try:

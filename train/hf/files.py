@@ -9,7 +9,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from train.data import hub
-from train.data.corpus import default_data_directory
+from train.data.config import DataConfig
+from train.data.corpus import data_directory
 from train.data.files import download, location
 from train.strict import ConfigError
 
@@ -26,13 +27,14 @@ DTYPES = ("BF16", "F16", "F32", "F64")
 class Tensors:
     """Tensors of ``init_from``, read one at a time."""
 
-    def __init__(self, init_from: str) -> None:
+    def __init__(self, init_from: str, data: DataConfig) -> None:
         """Open the files and read names and shapes.
 
-        Raises ConfigError if a file is missing or invalid, and the error of ``storage.failure`` if
-        it cannot be downloaded.
+        Files of gs:// are copied to ``weights`` in the data directory of ``data``. Raises
+        ConfigError if a file is missing or invalid, and the error of ``storage.failure`` if it
+        cannot be downloaded.
         """
-        self.path = _located(init_from)
+        self.path = _located(init_from, data)
         """Local path of ``init_from``: a file or a directory."""
         self.directory = self.path if self.path.is_dir() else self.path.parent
         self.files = _files(self.path)
@@ -68,18 +70,18 @@ class Tensors:
         return self._opened[name].get_tensor(name)
 
 
-def _located(init_from: str) -> Path:
+def _located(init_from: str, data: DataConfig) -> Path:
     """Return the local path of ``init_from``.
 
-    Downloads a gs:// location to ``weights`` in the default data directory. Downloads
-    ``owner/name`` from the Hugging Face hub, unless a directory ``owner`` exists.
+    Downloads a gs:// location to ``weights`` in the data directory. Downloads ``owner/name`` from
+    the Hugging Face hub, unless a directory ``owner`` exists.
     """
     path = location(init_from, "init_from")
     if isinstance(path, str):
         is_file = path.endswith(".safetensors")
         directory, _, name = path.rpartition("/") if is_file else (path.rstrip("/"), "", "")
         patterns = [CONFIG, name] if is_file else DOWNLOADED
-        copies = default_data_directory() / "weights"
+        copies = data_directory(data) / "weights"
         return download(directory, patterns, copies, "init_from") / name
     if hub.is_repository(init_from):
         return hub.download(init_from, DOWNLOADED, "init_from")

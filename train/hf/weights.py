@@ -127,7 +127,7 @@ class _Weights:
     """Parameters of ``init_from``, checked against the configured model."""
 
     def __init__(self, cfg: Config) -> None:
-        self.model, self.tensors = cfg.model, Tensors(str(cfg.init_from))
+        self.model, self.tensors = cfg.model, Tensors(str(cfg.init_from), cfg.data)
         self.family, file_model, source = self._identify()
         families.check_same(file_model, self.model, source)
         prefix = self.family.prefix if self.family else ""
