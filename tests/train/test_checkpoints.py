@@ -1,10 +1,11 @@
 """Checkpoints: retention, damage, and buckets."""
 
+import errno
 import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -350,15 +351,14 @@ def test_a_failure_to_remove_old_checkpoints_causes_a_warning(
 
 
 def fail_to_finish(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    finish = Checkpoints._finish
+    crcs = Checkpoints._crcs
 
-    def failing(self: Checkpoints, step: int, response: Any) -> None:
-        response.result()
+    def failing(self: Checkpoints, step: int, files: Iterable[str]) -> dict[str, int]:
         if step in steps:
             raise OSError("the bucket is unreachable")
-        finish(self, step, response)
+        return crcs(self, step, files)
 
-    monkeypatch.setattr(Checkpoints, "_finish", failing)
+    monkeypatch.setattr(Checkpoints, "_crcs", failing)
 
 
 def test_after_a_failed_save_the_next_one_is_attempted(
@@ -379,7 +379,28 @@ def test_two_failed_saves_in_a_row_end_the_run(
     fail_to_finish(monkeypatch, {10, 20})
     with pytest.raises(OSError, match="the bucket is unreachable"):
         train_here(finished_config, tmp_path)
-    assert list((tmp_path / "checkpoints").glob("20*"))
+    assert names(tmp_path / "checkpoints") == set()
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_failed_save_is_removed_unless_its_manifest_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_complete: bool
+):
+    checkpoints = opened(tmp_path)
+    write = checkpoints._write
+
+    def failing(name: str, text: str) -> None:
+        if is_complete:
+            write(name, text)
+        (tmp_path / "10.orbax-checkpoint-tmp-1").mkdir()
+        (tmp_path / "100.orbax-checkpoint-tmp").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "_write", failing)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(10, {"weights": np.arange(8)}, wait=True)
+    remaining = {"10"} if is_complete else set()
+    assert names(tmp_path) == {"100.orbax-checkpoint-tmp"} | remaining
 
 
 def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(

@@ -36,6 +36,8 @@ Another run is refused in the same directory. A directory that has neither this 
 checkpoint may belong to another program, so nothing is removed there."""
 ORBAX_METADATA = "_CHECKPOINT_METADATA"
 """File that Orbax writes into each checkpoint."""
+ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
+"""Suffix, followed by more characters, of the directory that Orbax writes before it is complete."""
 CHECKSUM_BYTES = 1 << 20
 """Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
 
@@ -223,7 +225,7 @@ class Checkpoints:
         if run is not None:
             for step in faults.keys() - set(unfinished) if is_owned else ():
                 self._set_aside(step)
-            temporary = [name for name in names if ".orbax-checkpoint-tmp" in name and is_owned]
+            temporary = [name for name in names if ORBAX_TEMPORARY in name and is_owned]
             for name in [*temporary, *(unfinished if intact != ALL_DAMAGED else [])]:
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
             if intact != ALL_DAMAGED and OWNER not in names:
@@ -277,30 +279,56 @@ class Checkpoints:
         log.warning("%s/%d: set aside as %d.damaged", self.directory, step, step)
 
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
-        """Wait until all processes have written their part of the checkpoint.
+        """Wait until all processes have written their part; process 0 then completes the save.
 
-        Process 0 then writes the manifest and removes old checkpoints; a failure to remove them is
-        only logged. ``response`` is what Orbax returned for the save.
+        If the save fails, process 0 removes its files. ``response`` is what Orbax returned for it.
         """
-        response.result()
-        if jax.process_index() == 0:
-            sizes = self._files(step)
-            # Another attempt may have deleted the files, if it regarded the save as interrupted.
-            if ORBAX_METADATA not in sizes:
-                raise FileNotFoundError(
-                    f"{self.directory}/{step}: files disappeared during the save. Another attempt "
-                    "of this run may have removed them. Stop that attempt"
-                )
-            crcs = self._crcs(step, [name for name in sizes if sizes[name] <= CHECKSUM_BYTES])
-            files = {name: (size, crcs.get(name)) for name, size in sizes.items()}
-            manifest = Manifest(self._identity, files, step % self._cfg.every != 0)
-            self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
-            try:
-                self._prune(step)
-            except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-                log.warning(
-                    "%s: old checkpoints cannot be removed: %s", self.directory, one_line(err)
-                )
+        try:
+            response.result()
+            if jax.process_index() == 0:
+                self._complete(step)
+        except Exception:
+            if jax.process_index() == 0:
+                self._remove_remains(step)
+            raise
+
+    def _complete(self, step: int) -> None:
+        """Write the manifest, and remove old checkpoints; a failure to remove is only logged."""
+        sizes = self._files(step)
+        # Another attempt may have deleted the files, if it regarded the save as interrupted.
+        if ORBAX_METADATA not in sizes:
+            raise FileNotFoundError(
+                f"{self.directory}/{step}: files disappeared during the save. Another attempt "
+                "of this run may have removed them. Stop that attempt"
+            )
+        crcs = self._crcs(step, [name for name in sizes if sizes[name] <= CHECKSUM_BYTES])
+        files = {name: (size, crcs.get(name)) for name, size in sizes.items()}
+        manifest = Manifest(self._identity, files, step % self._cfg.every != 0)
+        self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
+        try:
+            self._prune(step)
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
+            log.warning("%s: old checkpoints cannot be removed: %s", self.directory, one_line(err))
+
+    def _remove_remains(self, step: int) -> None:
+        """Remove the files of a failed save, for which the disk may be too full; only log failures.
+
+        A step with a manifest stays: it is complete, or another attempt of this run has saved it.
+        """
+        try:
+            names = self._names()
+            remains = [name for name in names if name.startswith(f"{step}{ORBAX_TEMPORARY}")]
+            if str(step) in names and not self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
+                remains.append(str(step))
+            for name in remains:
+                self._fs.rm(f"{self._root}/{name}", recursive=True)
+        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
+            log.warning(
+                "%s/%d: the failed save cannot be removed: %s",
+                self.directory,
+                step,
+                one_line(err),
+            )
 
     def _prune(self, newest: int) -> None:
         """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones.
