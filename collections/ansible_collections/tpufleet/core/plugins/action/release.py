@@ -36,7 +36,7 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     """Return the ssh command with its arguments and the host, from Ansible's connection options.
 
     ``get_option`` returns the value of an option of ``ansible.builtin.ssh``. If ``control_path`` is
-    set, as the inventory does, the command reuses the connection that Ansible has open.
+    set (the inventory sets it), the command reuses the connection that Ansible has open.
     """
     # Remove ssh's option -C: rsync --compress compresses better, in a quarter of the time.
     arguments = [

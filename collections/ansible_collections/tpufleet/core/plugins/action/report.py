@@ -135,9 +135,9 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
 def read_outputs(
     outputs: RunOutputs, records: Iterable[RunRecord]
 ) -> tuple[dict[str, RunOutput], list[str]]:
-    """Return the stored output of runs by name, and messages.
+    """Return the stored output of runs by name, and a list of errors and warnings.
 
-    The messages say which output can't be read or is shortened.
+    They say which output can't be read, or only in part because it has too many lines.
     """
 
     def summarize(record: RunRecord) -> RunOutput | str:

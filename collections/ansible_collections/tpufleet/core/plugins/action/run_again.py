@@ -130,7 +130,7 @@ def observe(
 
 
 def tpu_blocker(tpu_state: str) -> str:
-    """Return why a run can't be restarted while its TPU is in a state other than READY."""
+    """Return the error for a restart of a run whose TPU is in ``tpu_state``, which is not READY."""
     if tpu_state == FOREIGN:
         reason = state_text(RunState.NAME_TAKEN)
     else:

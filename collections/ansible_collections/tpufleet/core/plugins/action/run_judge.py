@@ -179,7 +179,7 @@ class Judge:
             outcomes[run], logs[run] = outcome, bad_logs(waited)
             attempt, problems = start["attempt"], outcome["problems"]
             if problems and (newer_error := self._newer_attempt_error(run, attempt)):
-                # To stop the run would also stop processes of the newer attempt.
+                # Do not stop the run: that would also stop processes of the newer attempt.
                 outcomes[run] = {"problems": [newer_error], "launch_failed": False, "stop": False}
             elif outcome["launch_failed"]:
                 self._record_failed_launch(run, attempt, start["was_wanted"], problems[0])

@@ -164,7 +164,7 @@ class ActionModule(ActionBase):
             is_own = _own_node_filter(options)
             matched = observed.match(fleet, all_nodes, zones, is_own)
             places = {(tpu.name, place) for tpu in fleet for place in tpu.zones}
-            # A TPU of the fleet file may exist in several of its zones.
+            # If a TPU of the fleet file exists in several of its zones, delete it in all of them.
             elsewhere = [node for node in matched.unwanted if (node.name, node.zone) in places]
             nodes = [*matched.present.values(), *filter(is_own, elsewhere)]
             not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
@@ -175,7 +175,7 @@ class ActionModule(ActionBase):
             requests = [
                 request for request in requests if is_ours(request.labels, options["fleet_name"])
             ]
-        # Find the disks before the TPUs are deleted, because the API lists them with the TPUs.
+        # Find the disks before the TPUs are deleted, because only the TPUs' data names the disks.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in all_entries if tpu not in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs, others) if options["disks"] else []

@@ -94,7 +94,8 @@ def _fetch_newest(
             }
             if not failed:
                 return fetched([stored.name for stored in downloads.values()], passed_over)
-            for file_path in outcome:  # a partial checkpoint must not look complete
+            # Remove the downloaded part, because a partial checkpoint must not look complete.
+            for file_path in outcome:
                 file_path.unlink(missing_ok=True)
             name, error = next(iter(failed.items()))
             fault = f"{name.removeprefix(f'{path}/')}: {error}"

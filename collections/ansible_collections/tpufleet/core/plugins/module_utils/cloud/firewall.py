@@ -148,7 +148,7 @@ def desired_rules(
 
     rules = [rule("inside", "everything within the fleet", allowed=("all",), source_tags=(tag,))]
     allowed = ("tcp:22", *([f"udp:{MOSH_PORTS}"] if mosh else []))
-    # A rule accepts either IPv4 or IPv6 ranges.
+    # A rule can't have both IPv4 and IPv6 ranges.
     for kind, family in (("ssh", IPv4Network), ("ssh6", IPv6Network)):
         family_ranges = tuple(sorted({str(net) for net in ranges if isinstance(net, family)}))
         if family_ranges:

@@ -247,8 +247,8 @@ def ssh_options(known_hosts: str, alias: str, *, accept_new: bool) -> str:
     """
     path = str(Path(known_hosts).expanduser())
     if re.search(r"[^A-Za-z0-9_./+,:@\-]", path):
-        # Quote for Ansible, which splits the line like a shell, and also for ssh, which splits the
-        # value and expands %.
+        # Quote the path twice: Ansible splits the returned options like a shell, and ssh splits the
+        # value of the option and expands percent signs in it.
         path = "'\"" + path.replace("%", "%%").replace("'", "'\\''") + "\"'"
     strict = "accept-new" if accept_new else "yes"
     return (

@@ -24,8 +24,8 @@ class Shape:
 @dataclass(frozen=True)
 class _Generation:
     name: str
-    counts_cores: bool  # the number in the type's name counts cores (2 per chip)
-    single_vm_chips: int  # slices of up to this many chips have one VM
+    counts_cores: bool  # whether v4-16 means 16 cores (2 per chip) and not 16 chips
+    single_vm_chips: int  # a slice of at most this many chips has one VM
     device_glob: str
 
 

@@ -285,7 +285,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
     """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
     errors, logs = [], []
     for path in {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*")}:
-        with contextlib.suppress(OSError):  # libtpu removes old logs
+        with contextlib.suppress(OSError):  # libtpu may remove an old log meanwhile
             logs.append((path.stat().st_mtime, path))
     recent = [path for time, path in sorted(logs) if now - time < LOG_HOURS * 3600]
     for path in recent:

@@ -189,7 +189,7 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]
-        if "@" in after_scheme[1:]:  # USER:PASSWORD@HOST
+        if "@" in after_scheme[1:]:  # the address has the form USER:PASSWORD@HOST
             output = output.replace(after_scheme, "********")
     return output
 

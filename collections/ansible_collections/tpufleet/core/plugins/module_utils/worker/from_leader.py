@@ -17,8 +17,10 @@ PEER_DIR = Path("/etc/tpufleet/peer")
 LEADER = "leader"
 """Host name of the leader in the worker's ssh configuration."""
 TRIES = 5
-_SSH_FAILED = {10, 12, 255}  # rsync(1), "EXIT VALUES": socket or protocol error; 255: ssh failed
-_NO_START = 5  # the daemon refused ("@ERROR"), or ssh failed before rsync's protocol began
+# Exit codes of rsync (rsync(1), "EXIT VALUES"). 10, 12: error in the connection; 255: ssh failed.
+_SSH_FAILED = {10, 12, 255}
+# 5: the rsync daemon refused access ("@ERROR"), or ssh failed before rsync's protocol began.
+_NO_START = 5
 
 
 class FromLeaderError(Exception):

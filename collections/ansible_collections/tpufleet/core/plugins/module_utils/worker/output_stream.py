@@ -127,7 +127,7 @@ class Upload(NamedTuple):
 
 
 def streams_at_end(folder: Path) -> dict[str, Stream]:
-    """Return a stream for each file of a run; each begins at the current end of its file."""
+    """Return a stream for each of FILES of a run, beginning at the current end of the file."""
     return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
 
 

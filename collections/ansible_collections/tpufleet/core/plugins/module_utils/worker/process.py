@@ -64,7 +64,7 @@ class Process:
     token: str = ""
 
     def variables(self) -> dict[str, str]:
-        """Return the trainer's environment variables, except secrets and the run contract."""
+        """Return the trainer's variables, except secrets and the variables of the run contract."""
         platform = {"JAX_PLATFORMS": "cpu"} if self.spec.jax_requirements == "worker-cpu" else {}
         slices = slice_variables(self.spec, self.process_id)
         variables = {**platform, **self.worker_env, **self.spec.env, **slices}

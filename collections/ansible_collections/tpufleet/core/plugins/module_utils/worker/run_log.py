@@ -46,7 +46,10 @@ def log_start(path: Path, lines: int) -> int:
 
 
 def _end(path: Path) -> tuple[int, bytes]:
-    """Return the offset and content of a file's last MAX_READ_BYTES; ``(0, b"")`` on an error."""
+    """Return the last MAX_READ_BYTES of a file and, first, the offset at which they begin.
+
+    Returns ``(0, b"")`` if the file cannot be read.
+    """
     try:
         with open_file(path) as stream:
             start = stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_READ_BYTES))

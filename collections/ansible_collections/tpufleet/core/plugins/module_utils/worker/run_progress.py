@@ -79,19 +79,22 @@ def _starts(log: Path) -> list[float]:
     for stamp in _ATTEMPT.findall(text):
         try:
             starts.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
-        except (ValueError, OverflowError):  # the trainer logged a similar line
+        except (ValueError, OverflowError):  # a line of the trainer that only looks like a start
             continue
     return sorted(starts)
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and the last valid line between two offsets; None if there is none."""
+    """Return the first and the last valid line of metrics between two offsets; None if none is."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 
 
 def _offset_at_time(stream: IO[bytes], size: int, moment: float) -> int:
-    """Return the offset of the first line whose time is not before ``moment`` (binary search)."""
+    """Return the offset of the first line of metrics whose time is ``moment`` or later.
+
+    A binary search finds it, because times only increase. Without such a line, returns ``size``.
+    """
     low, high = 0, size
     while low < high:
         middle = (low + high) // 2
@@ -105,7 +108,7 @@ def _offset_at_time(stream: IO[bytes], size: int, moment: float) -> int:
 
 
 def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
-    """Return the first valid line that begins at ``offset`` or later, and before ``end``."""
+    """Return the first valid line of metrics that begins at ``offset`` or later, before ``end``."""
     stream.seek(max(0, offset - 1))
     if offset:
         stream.readline(MAX_LINE_BYTES)
@@ -120,7 +123,7 @@ def _line(stream: IO[bytes], offset: int, end: int) -> Line | None:
 
 
 def _last_before(stream: IO[bytes], end: int, default: Line) -> Line:
-    """Return the last valid line that ends at or before ``end``, else ``default``."""
+    """Return the last valid line of metrics that ends at or before ``end``, else ``default``."""
     begin = max(default.start, end - MAX_LINE_BYTES)
     stream.seek(begin)
     offset, line = begin, default
@@ -131,7 +134,7 @@ def _last_before(stream: IO[bytes], end: int, default: Line) -> Line:
 
 
 def _read(text: bytes, start: int) -> Line | None:
-    """Parse a line; return None if it is incomplete or invalid, or a number is out of range."""
+    """Parse a line of metrics; None if it is incomplete, invalid or has a number out of range."""
     try:
         record = json.loads(text) if text.endswith(b"\n") else {}
         line = Line(start, start + len(text), int(record["step"]), float(record["time"]))

@@ -27,8 +27,8 @@ def run_as_user(
     """Run a command as the trainer's user with access to the devices; return its code and output.
 
     The output is everything written before the command exits, at most the last MAX_OUTPUT_BYTES of
-    each stream. ``variables`` is the whole environment of the command, and the program is searched
-    in its PATH. After ``seconds``, kills the processes of the command's session and raises
+    each stream. ``variables`` is the whole environment of the command, and its PATH is searched for
+    the program. After ``seconds``, kills the processes of the command's session and raises
     subprocess.TimeoutExpired. A process that has left the session (setsid(2)) may still run.
     """
     account = pwd.getpwnam(USER)
@@ -36,7 +36,7 @@ def run_as_user(
     # Use files, because a process that has left the session could keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            ["/usr/bin/env", *command],  # env(1) searches the PATH in ``variables``
+            ["/usr/bin/env", *command],  # env(1) searches the PATH of ``variables`` for the program
             env=dict(variables),
             cwd=directory,
             user=account.pw_uid,

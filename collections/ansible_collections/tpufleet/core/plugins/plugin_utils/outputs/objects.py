@@ -160,7 +160,7 @@ class OutputBucket:
                 return cached.read_bytes()
         content = self._download(stored)
         if is_final and len(content) == stored.size:
-            with suppress(OSError):  # not cached: the next read downloads it again
+            with suppress(OSError):  # if the content is not cached, the next read downloads it
                 replace_file(cached, content)
         return content
 

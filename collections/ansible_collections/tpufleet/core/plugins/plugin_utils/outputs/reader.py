@@ -157,7 +157,7 @@ def metrics_records(store: OutputStore, process: StoredProcess) -> Iterator[obje
 
 def _parsed(lines: list[bytes]) -> Iterator[object]:
     with suppress(ValueError, RecursionError):
-        # One call for all lines is much faster than one for each line.
+        # Parse all lines in one call, which is much faster than a call for each line.
         records = json.loads(b"[" + b",".join(lines) + b"]")
         if len(records) == len(lines):
             yield from records

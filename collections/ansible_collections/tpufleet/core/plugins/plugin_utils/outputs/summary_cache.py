@@ -40,7 +40,7 @@ def cached_summary(
     except (OSError, ValueError, TypeError, KeyError):
         pass  # there is no valid cached summary
     summary = summary_of(store, run, stored_processes(objects))
-    with suppress(OSError):  # not cached: the next call reads the output again
+    with suppress(OSError):  # if the summary is not cached, the next call reads the output again
         replace_file(path, f"{key}\n{summary.to_json()}".encode())
     return summary
 

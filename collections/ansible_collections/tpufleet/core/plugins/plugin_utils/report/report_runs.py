@@ -186,7 +186,7 @@ def run_view(
     )
     if has_finished(record, status.processes):
         # Show the run as done, although the record does not say so yet: the next playbook that
-        # observes its end records it.
+        # observes the end of the run will record it.
         done_fields = {"wanted": str(DesiredState.DONE)}
         status = replace(status, state=RunState.DONE)
         record = {

@@ -135,7 +135,7 @@ def stage(
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
         if entry.kind != "link":
-            source = os.path.realpath(source)  # the file to copy instead of a link
+            source = os.path.realpath(source)  # of a link, copy the file that it points to
         try:
             os.link(source, destination, follow_symlinks=False)
         except OSError:

@@ -110,7 +110,7 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     but another id, and perhaps another zone. The first case that applies decides:
 
     - ``node`` is listed: return it. But if its state is in DEAD, and exactly one recreated TPU in
-      another zone has a state that is not, return that TPU.
+      another zone has a state outside DEAD, return that TPU.
     - Another TPU in the same zone has its name: return that TPU, with the state FOREIGN if it does
       not have this fleet's label.
     - Exactly one recreated TPU is in another zone: return that TPU.

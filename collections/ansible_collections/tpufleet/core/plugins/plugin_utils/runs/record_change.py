@@ -233,7 +233,7 @@ def change_desired_state(
             if not check:
                 after = store.change(run, before.generation, changes, Event(_EVENTS[desired_state]))
         record = after.fields() if after else {}
-        record |= changes  # a dry run shows these fields without writing them
+        record |= changes  # with ``check``, show the changes that were not written
         is_missing = desired_state is DesiredState.STOPPED and before is None
         return {
             "changed": bool(changes),
@@ -285,7 +285,8 @@ def record_failure(
 
     If the run was wanted before the launch (``was_wanted``), the watch launches it again; otherwise
     its desired state becomes STOPPED. If the run has a newer attempt than ``attempt``, nothing
-    changes: that one may succeed. With ``check``, nothing is written. Raises RecordError.
+    changes, because the newer one may succeed. With ``check``, nothing is written. Raises
+    RecordError.
     """
 
     def add_event() -> bool:

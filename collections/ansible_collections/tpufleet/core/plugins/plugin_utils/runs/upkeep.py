@@ -130,7 +130,8 @@ class Upkeep:
         if age > SNAPSHOT_VALID_S:
             return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
         try:
-            records = self.watch.store.read_all()  # a run may have been launched meanwhile
+            # Read the records again: a run may have been launched since the pass began.
+            records = self.watch.store.read_all()
         except RecordError as error:
             return str(error)
         if records.unusable:

@@ -303,10 +303,11 @@ def _worker_to_blame(situation: Situation) -> str:
 
 
 def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -> float | None:
-    """Return the seconds since the last output of any process; None if within the limit.
+    """Return the seconds since the last output of any process, if they exceed ``limits.output``.
 
-    The newest output of all processes counts, since in many trainers only one process writes. The
-    result is None, too, if a process has a heartbeat, or if the age of any output is unknown.
+    The newest output of all processes counts, since in many trainers only one process writes.
+    Returns None if the limit is not exceeded or is 0, if a process has a heartbeat, or if the age
+    of any process's output is unknown.
     """
     ages = [process.output_age for process in processes]
     known = [age for age in ages if age is not None]

@@ -25,12 +25,13 @@ _SHARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*){0,30}")
 _DISK = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-# Kernel names such as /dev/sdb may name another disk after an attachment or a boot.
+# Names such as /dev/sdb are refused: after a boot, the kernel may give them to another disk.
 _DEVICE = re.compile(r"/dev/disk/by-[a-z]+/[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _MODE = re.compile(r"[0-7]{3,4}")
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(=[A-Za-z0-9_./:+-]+)?")
 
-_DATA_OPTIONS = ("noatime", "nosuid", "nodev")  # others may have written the files
+# Ignore setuid programs and device files, because the files may come from untrusted users.
+_DATA_OPTIONS = ("noatime", "nosuid", "nodev")
 _NFS_OPTIONS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA_OPTIONS)
 # https://cloud.google.com/filestore/docs/mounting-fileshares. All tiers support NFS version 3.
 _FILESTORE_OPTIONS = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA_OPTIONS)

@@ -230,7 +230,7 @@ def _compile(sources: Sources, output: Path, env: Mapping[str, str], upgrade: bo
     try:
         result = subprocess.run(
             [*command, str(sources.file), "-"],
-            cwd=sources.file.parent,  # the base of relative paths in the file
+            cwd=sources.file.parent,  # relative paths in the file begin at its directory
             env=variables,
             input="\n".join(sources.extras),
             capture_output=True,
