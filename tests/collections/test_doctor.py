@@ -50,7 +50,7 @@ def disabled(service: str) -> dict:
 
 def test_a_line_is_ok_or_ends_with_the_fix():
     assert ok("zones", "all 5").line == "ok   zones: all 5"
-    assert problem("zones", "none", "do this").line == "FIX  zones: none: do this"
+    assert problem("zones", "none", "do this").line == "FIX  zones: none. Next step: do this"
     assert "\n" not in problem("zones", "two\nlines", "x").line
 
 
@@ -71,7 +71,7 @@ def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypat
     assert finding_lines[0].startswith("FIX  python: 3.10.4")
     assert "older than 3.12" in finding_lines[0]
     assert finding_lines[0].endswith("make env, then .venv/bin/ansible-playbook")
-    assert finding_lines[1].startswith("FIX  ansible-core: none is older than 2.19")
+    assert finding_lines[1].startswith("FIX  ansible-core: not installed")
     assert finding_lines[2].startswith("FIX  google-auth: is not installed")
 
 
@@ -91,7 +91,7 @@ def test_programs_that_are_missing_are_named_with_their_package(monkeypatch, add
 
 def test_the_ssh_key_must_exist_and_be_readable_only_by_its_owner(tmp_path):
     key = tmp_path / "id"
-    assert "playbooks/create.yml creates it" in doctor_controller.key_finding(str(key)).line
+    assert "playbooks/create.yml, which creates it" in doctor_controller.key_finding(str(key)).line
     key.write_text("secret")
     key.chmod(0o640)
     assert doctor_controller.key_finding(str(key)).fix == f"chmod 600 {key}"
@@ -152,10 +152,8 @@ def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
 
 def test_a_missing_permission_is_not_reported_as_a_disabled_api():
     reply = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
-    assert (
-        "Permission 'tpu.x' denied: gcloud projects"
-        in doctor_cloud.api_finding(reply, SETTINGS).line
-    )
+    line = doctor_cloud.api_finding(reply, SETTINGS).line
+    assert "Permission 'tpu.x' denied. Next step: give the account roles/tpu.admin" in line
 
 
 @pytest.mark.parametrize(
@@ -178,7 +176,9 @@ def test_a_wrong_zone_is_named_with_its_file_and_similar_zones():
 
 def test_no_zone_is_proposed_if_the_project_has_none():
     [finding] = doctor_cloud.zone_findings(Reply(200, {"locations": []}), ZONES, [])
-    assert finding.fix == "this project has no zone with TPUs: set another project in tpu.yml"
+    assert (
+        finding.fix == "set another project in tpu.yml, because this project has no zone with TPUs"
+    )
 
 
 def test_an_api_that_does_not_answer_is_reported_once(scripted):
@@ -211,10 +211,10 @@ def test_expired_credentials_make_the_other_checks_unknown(scripted):
 
 def test_the_fleet_file_is_read_as_create_reads_it():
     assert "set either zone or zones" in doctor_fleet.fleet_finding([{"name": "x"}])[1].message
-    assert doctor_fleet.fleet_finding([])[1].message == "has no TPU yet"
+    assert doctor_fleet.fleet_finding([])[1].message == "lists no TPU"
     assert doctor_fleet.fleet_finding([DEMO])[1] == ok("fleet file", "1 TPU, 8 chips")
     unknown = doctor_fleet.fleet_finding([DEMO | {"accelerator_type": "v99-8"}])[1]
-    assert "v99-8 is unknown" in unknown.message
+    assert "does not know the accelerator type v99-8" in unknown.message
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_quota_is_reported_by_type_and_zone_and_dead_requests_are_named(client, 
 
     scripted.handler = answer
     finding_lines = lines(quota_of(client))
-    in_use = "in us-central2-b: 8 chips in use, 8 more wanted; the limit: https"
+    in_use = "in us-central2-b: 8 chips in use, 8 more wanted; limits: https"
     assert any(in_use in line for line in finding_lines)
     [line] = [line for line in finding_lines if line.startswith("FIX ")]
-    assert "still holds quota: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
+    assert "still holds quota. Next step: ansible-playbook playbooks/delete.yml -e tpu=demo" in line
 
 
 def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
@@ -260,7 +260,7 @@ def test_a_creation_that_exceeded_a_quota_is_reported(client, scripted):
     )
     [line] = [x for x in lines(quota_of(client)) if "FIX " in x]
     assert message in line
-    assert "ask for more: https://console.cloud.google.com/iam-admin/quotas" in line
+    assert "request more quota: https://console.cloud.google.com/iam-admin/quotas" in line
 
 
 def may(permissions):
@@ -272,8 +272,12 @@ PLACE = Reply(200, {"location": "US-CENTRAL2"})
 BUCKETS = [
     (PLACE, GOOD, ["ok   bucket: gs://mine exists", "ok   bucket's region: us-central2"]),
     (Reply(404), Reply(404), ["buckets create gs://mine --location=us-central2"]),
-    (PLACE, may(doctor_fleet.PERMISSIONS[2:]), ["no permission to create, delete: gcloud", "ok"]),
-    (Reply(403), Reply(200), ["gs://mine: HTTP 403: gcloud storage buckets add-iam-policy"]),
+    (
+        PLACE,
+        may(doctor_fleet.PERMISSIONS[2:]),
+        ["no permission to create, delete. Next step: gcloud", "ok"],
+    ),
+    (Reply(403), Reply(200), ["HTTP 403. Next step: gcloud storage buckets add-iam-policy"]),
     (Reply(200, {"location": "EU"}), GOOD, ["ok", "is in eu, but TPUs are in us-central2"]),
 ]
 
@@ -289,7 +293,7 @@ def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", scripted.endpoint)
     scripted.script = [ScriptedReply({"location": "US-CENTRAL2"}), error(404, "not here")]
     findings = doctor_fleet.bucket_findings(ApiSettings.of(scripted.api), "gs://mine/x", ZONES)
-    assert lines(findings)[0].startswith("ok   bucket: gs://mine exists; its emulator")
+    assert lines(findings)[0].startswith("ok   bucket: gs://mine exists; not checked")
     assert [(sent.method, sent.authorization) for sent in scripted.asked] == [("GET", "")] * 2
 
 
@@ -306,15 +310,17 @@ def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
     finding_lines = lines(
         ssh_connections.connection_findings(connections, "external", {"id-w0", "id-w1", "id-w3"})
     )
-    assert finding_lines[0] == "ok   ssh: pod-w[0-2] (external address), the port is open"
-    assert finding_lines[1].startswith("FIX  ssh: pod-w3: no answer (198.51.100.3 port 22): allow")
-    assert finding_lines[2].startswith("FIX  host keys: pod-w2: no known host key")
+    assert finding_lines[0] == "ok   ssh: pod-w[0-2]: the port is open (external address)"
+    assert finding_lines[1].startswith(
+        "FIX  ssh: pod-w3: no answer (198.51.100.3 port 22). Next step: allow"
+    )
+    assert finding_lines[2].startswith("FIX  host keys: pod-w2: host key unknown")
 
 
 def test_a_closed_port_is_reported_with_the_error_of_the_system():
     closed = ssh_connections.SshConnection("w0", "127.0.0.1", 1, "a")
     [line, _] = lines(ssh_connections.connection_findings([closed], "internal", {"a"}))
-    assert "w0: connection refused (127.0.0.1 port 1): no ssh server" in line
+    assert "w0: connection refused (127.0.0.1 port 1). Next step: wait a minute" in line
 
 
 # --- workers ---------------------------------------------------------------------------------
@@ -330,8 +336,10 @@ def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():
     }
     message = doctor_summary({"findings": to_dicts([ok("python", "3.13")])}, answers, "pod")
     assert message["lines"][1] == "ok   pod-w[0-1]: memory: plenty"
-    assert message["lines"][2] == "FIX  pod-w1: disk: / is full: make room"
-    assert message["lines"][3].startswith("FIX  pod-w2: can't be reached: ssh: connect timed out: ")
+    assert message["lines"][2] == "FIX  pod-w1: disk: / is full. Next step: make room"
+    assert message["lines"][3].startswith(
+        "FIX  pod-w2: can't be reached: ssh: connect timed out. Next step: "
+    )
     assert (message["count"], message["lines"][-1]) == (2, "2 problems")
 
 
@@ -340,8 +348,8 @@ def test_a_worker_whose_checks_do_not_end_needs_no_setup():
     message = doctor_summary({"findings": []}, {"pod-w0": answer}, "pod")
     [line, _] = message["lines"]
     assert line == (
-        "FIX  pod-w0: its checks did not end; a network file system may not respond: "
-        "ansible pod-w0 -b -a 'timeout 10 df'"
+        "FIX  pod-w0: its checks did not end in time; a network file system may not respond. "
+        "Next step: ansible pod-w0 -b -a 'timeout 10 df'"
     )
 
 

@@ -48,8 +48,8 @@ def test_doctor_reports_a_missing_project(tmp_path):
     [project, fleet, key] = problems_of(result)
     assert "not a Google Cloud project id ('YOUR-PROJECT')" in project
     assert "Set yours in inventory/gcp/tpu.yml" in project
-    assert "has no TPU yet: $EDITOR inventory" in fleet
-    assert "playbooks/create.yml creates it" in key
+    assert "lists no TPU. Next step: $EDITOR inventory" in fleet
+    assert "playbooks/create.yml, which creates it" in key
     assert any(line.startswith("ok python") for line in doctor_lines(result))
     assert doctor_lines(result)[-1] == "3 problems"
 

@@ -32,8 +32,8 @@ def beat(
     ("heartbeats", "state", "message"),
     [
         ([beat("here", 40)], OK, "last pass 40 s ago, took 12 s"),
-        ([beat("here", 7200)], PROBLEM, "no pass for 2 h"),
-        ([beat("there", 40), beat("here", 7200)], PROBLEM, "no pass for 2 h"),
+        ([beat("here", 7200)], PROBLEM, "no pass has ended for 2 h"),
+        ([beat("there", 40), beat("here", 7200)], PROBLEM, "no pass has ended for 2 h"),
         ([beat("there", 40)], UNKNOWN, "no pass has ended yet"),
         ([], UNKNOWN, "no pass has ended yet"),
         ([beat("here", 40, PassOutcome.FAILED, "no API")], PROBLEM, "failed 40 s ago (no API)"),
@@ -67,7 +67,8 @@ def test_status_and_doctor_show_the_last_pass(local_api):
 
     assert "watch: last pass" in status
     assert "ago on server, failed: no API" in status
-    assert "watch: last pass" in doctor
+    where = "not scheduled on this computer for this inventory"
+    assert f"watch: {where}; last pass" in doctor
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")

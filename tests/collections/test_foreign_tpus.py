@@ -264,10 +264,10 @@ def test_doctor_names_the_command_that_adopts_a_tpu(local_api):
     local_api.ready("theirs")
     message = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
 
-    assert "ok foreign TPUs: theirs: left alone unless named with -e tpu=NAME" in message
+    assert "ok foreign TPUs: theirs: playbooks skip them unless -e tpu=NAME names them" in message
     assert (
         "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but this fleet did not "
-        "create it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true"
+        "create it. Next step: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true"
     ) in message
     assert "delete.yml" not in message
 
@@ -278,7 +278,8 @@ def test_doctor_does_not_advise_to_adopt_a_tpu_of_another_fleet(local_api):
 
     assert (
         "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but it belongs to the fleet "
-        "'others': rename this TPU in the fleet file: $EDITOR inventory/*/group_vars/all/fleet.yml"
+        "'others'. Next step: rename this TPU in the fleet file: "
+        "$EDITOR inventory/*/group_vars/all/fleet.yml"
     ) in message
     assert "adopt=true" not in message
 
@@ -295,16 +296,16 @@ REFUSED = {
         (
             ["pod-w0", "pod-w1"],
             {},
-            "adopt the TPU: add it to fleet.yml, then ansible-playbook playbooks/create.yml "
-            "-e tpu=pod -e adopt=true",
+            "to adopt the TPU, add it to fleet.yml, then run: "
+            "ansible-playbook playbooks/create.yml -e tpu=pod -e adopt=true",
         ),
         (
             ["pod-w0", "pod-w1"],
             {"tpufleet-fleet": "others"},
-            "it belongs to the fleet 'others'. Check your own TPU: "
+            "check your own TPU, because this one belongs to the fleet 'others': "
             "ansible-playbook playbooks/doctor.yml -e tpu=NAME",
         ),
-        ([], {}, "ansible-playbook playbooks/create.yml -e tpu=pod adds this computer's key"),
+        ([], {}, "add the key: ansible-playbook playbooks/create.yml -e tpu=pod"),
     ],
 )
 def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, labels, fix):
@@ -316,7 +317,7 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, lab
     }
     summary = doctor_summary({"findings": []}, worker_results, "pod", hostvars, foreign)
 
-    assert f"FIX  pod-w[0-1]: refuses the ssh key: {fix}" in summary["lines"]
+    assert f"FIX  pod-w[0-1]: refuses this computer's ssh key. Next step: {fix}" in summary["lines"]
     assert any(line.startswith("FIX  pod-w2: can't be reached") for line in summary["lines"])
 
 
@@ -338,9 +339,7 @@ def test_doctor_suggests_to_delete_an_unreachable_tpu_by_name_and_zone_if_needed
 def test_doctor_does_not_suggest_to_delete_an_unreachable_foreign_tpu():
     line = unreached("demo-w0", ["demo-w0"])
 
-    assert line.endswith(
-        "wait a minute if it is booting, or ask the owner of TPU demo to repair it"
-    )
+    assert line.endswith("wait a minute if it is booting, or tell the owner of TPU demo")
     assert "delete.yml" not in line
 
 

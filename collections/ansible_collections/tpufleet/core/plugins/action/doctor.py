@@ -6,7 +6,6 @@ does not abort the other checks.
 
 from __future__ import annotations
 
-import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -65,7 +64,6 @@ from ..plugin_utils.runs.watch_heartbeat import (
 
 #: Fewer retries than in create.yml, so that errors appear soon.
 _RETRY = RetryPolicy(tries=2, connect_tries=1, request_timeout=20)
-_COMMAND = re.compile(r"^(.*?): ((?:python -m|ansible-\w+|gcloud|make) .*)$")
 
 
 class ActionModule(ActionBase):
@@ -124,14 +122,9 @@ class ActionModule(ActionBase):
         worker_env: Mapping[str, str],
     ) -> Iterator[Finding]:
         fleet_zones = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # The inventory's error message, which ends with a command that fixes it; empty if none.
+        # The inventory's error message, which names the fix; empty if none.
         inventory_error = str(self._value(INVENTORY_ERROR, ""))
-        match = _COMMAND.match(inventory_error)
-        inventory_findings = (
-            [problem("inventory", *(match.groups() if match else (inventory_error,)))]
-            if inventory_error
-            else []
-        )
+        inventory_findings = [problem("inventory", inventory_error)] if inventory_error else []
         if not api.get("storage_endpoint"):
             # The local cloud has no storage_endpoint in tpu_api: the address of its storage
             # emulator is in the environment of the trainers.
@@ -153,7 +146,7 @@ class ActionModule(ActionBase):
         if any(finding.check == "TPU API" and finding.state == OK for finding in findings):
             yield from quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
         else:
-            yield unknown("quota", "can't be checked without the API")
+            yield unknown("quota", "can't be checked, because the TPU API is not usable")
         state = str(self._value("fleet_state", ""))
         bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
         yield from bucket_findings(settings, bucket, fleet_zones)

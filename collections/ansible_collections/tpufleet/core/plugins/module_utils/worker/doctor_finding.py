@@ -24,7 +24,7 @@ class Finding:
     def line(self) -> str:
         """Return the finding as one line for the user."""
         text = f"{_LABELS[self.state]} {self.check}: {self.message}"
-        return " ".join((f"{text}: {self.fix}" if self.fix else text).split("\n"))
+        return " ".join((f"{text}. Next step: {self.fix}" if self.fix else text).split("\n"))
 
 
 def ok(check: str, message: str) -> Finding:

@@ -114,7 +114,8 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
                 if free_share < MIN_FREE_DISK
                 else f"{path} has {free_inodes:.0%} of its inodes free"
             )
-            fix = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {path}' shows what is big"
+            command = f"ansible {machine.name} -b -a 'du -xhd2 --threshold=1G {path}'"
+            fix = f"free space; to list the largest directories, run: {command}"
             yield problem("disk", summary, fix)
         else:
             passed.append(message)
@@ -142,20 +143,19 @@ def memory_finding(machine: Machine) -> Finding:
     if largest is None:
         return problem("memory", message, f"ansible {machine.name} -b -a 'ps aux --sort=-rss'")
     size, name, pid = largest
-    message = f"{message}; {name} (pid {pid}) has {_size(size)}"
-    return problem(
-        "memory", message, f"ansible {machine.name} -b -a 'kill {pid}', if it belongs to no run"
-    )
+    message = f"{message}; {name} (pid {pid}) uses {_size(size)}"
+    fix = f"if this process belongs to no run, end it: ansible {machine.name} -b -a 'kill {pid}'"
+    return problem("memory", message, fix)
 
 
 def device_findings(machine: Machine) -> Iterator[Finding]:
     """Check the number of devices, and that only processes of runs have a device open."""
     if not machine.device_glob:
-        yield ok("devices", "none on this type of worker")
+        yield ok("devices", "this type of worker has none")
         return
     count = len(device_files(machine.device_glob))
     if count < machine.chips:
-        message = f"{count} devices {machine.device_glob}, expected {machine.chips}"
+        message = f"found {count} devices ({machine.device_glob}), expected {machine.chips}"
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     processes = strays(machine.device_glob, machine.proc)
     for process in processes:
@@ -166,7 +166,8 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
             f"ansible {machine.name} -b -a 'kill {process.pid}'",
         )
     if count >= machine.chips and not processes:
-        yield ok("devices", f"{count} of {machine.device_glob}, none held outside of a run")
+        message = f"found {count} ({machine.device_glob}), only processes of runs hold them"
+        yield ok("devices", message)
 
 
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
@@ -179,8 +180,8 @@ def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
     if on_same_disk(machine.checkpoints, machine.root_disk):
         yield problem(
             "checkpoints",
-            f"{machine.checkpoints} is on this worker's own disk, so runs on the "
-            f"{machine.workers} workers of its TPU are refused",
+            f"{machine.checkpoints} is on this worker's own disk, which the other workers of its "
+            "TPU cannot read, so launches on this TPU are refused",
             "set bucket in group_vars/all/bucket.yml, or set mounts, then run: "
             "ansible-playbook setup.yml",
         )
@@ -199,10 +200,8 @@ def lock_finding(machine: Machine) -> Finding:
         if str(machine.lockfile) in open_files(folder)
     ]
     if holding or holders(machine.device_glob, machine.proc):
-        return ok(
-            check,
-            f"{machine.lockfile}, held by {', '.join(holding) or 'the holder of the devices'}",
-        )
+        holder = ", ".join(holding) or "the process that holds the devices"
+        return ok(check, f"{machine.lockfile}, held by {holder}")
     message = f"{machine.lockfile} exists and no process holds it"
     return problem(check, message, f"ansible {machine.name} -b -a 'rm {machine.lockfile}'")
 
@@ -221,7 +220,7 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
         yield problem("setup", message, setup)
     env = machine.root / "envs" / str(stamp.get("environment") or "none")
     if not env.is_dir():
-        yield problem("versions", f"there is no environment {env}", setup)
+        yield problem("versions", f"the Python environment {env} is missing", setup)
         return
     versions = {}
     for name in ("jax", "jaxlib", "libtpu"):
@@ -291,7 +290,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
     for path in recent:
         errors += [line for line in tail(path, LOG_LINES) if LIBTPU_ERROR.match(line)]
     if not errors:
-        return ok("libtpu", "no errors in its log" if recent else "no log of the last day")
+        return ok("libtpu", "no errors in its log" if recent else "no log in the last day")
     last = list(dict.fromkeys(map(shown, errors)))[-ERROR_LINES:]
     return problem(
         "libtpu", " | ".join(last), f"ansible {machine.name} -b -m ansible.builtin.reboot"

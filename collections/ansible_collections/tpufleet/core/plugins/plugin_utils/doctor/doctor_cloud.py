@@ -58,7 +58,7 @@ def cloud_findings(
                 "credentials", f"{describe_credentials(session.credentials, settings)}; not checked"
             ),
             problem(TPU_API, str(error), f"curl -sS -o /dev/null {settings.address}"),
-            *_unknown_findings("without an answer", excluded=(TPU_API,)),
+            *_unknown_findings("without an answer of the TPU API", excluded=(TPU_API,)),
         ]
     account = describe_credentials(session.credentials, settings)
     findings = [ok("credentials", f"{account}, accepted")]
@@ -91,11 +91,12 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     if reply.status == 401:
         return unknown(check, "can't be checked without valid credentials")
     if reply.status == 403:
-        role = f"gcloud projects get-iam-policy {settings.project} (roles/tpu.admin is needed)"
-        return problem(check, reply.message, role)
+        policy = f"gcloud projects get-iam-policy {settings.project}"
+        return problem(check, reply.message, f"give the account roles/tpu.admin; check: {policy}")
     if reply.status == 404:
         return problem(check, reply.message, SET_PROJECT)
-    return problem(check, f"answers {reply.status}: {reply.message}", "try again later")
+    message = f"answers with HTTP {reply.status} ({reply.message})"
+    return problem(check, message, "try again later")
 
 
 def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Finding:
@@ -115,7 +116,7 @@ def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Findin
     if reply.status == 401:
         return unknown(check, f"{name}: can't be checked without valid credentials")
     if reply.is_transient:
-        return unknown(check, f"{name}: the API answers {reply.status} ({reply.message})")
+        return unknown(check, f"{name}: the API answers with HTTP {reply.status} ({reply.message})")
     return problem(check, f"{name}: {reply.message}", SET_PROJECT)
 
 
@@ -127,7 +128,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], fleet_zones: Iterable[str]
     """
     locations = reply.body.get("locations") if reply.status == 200 else None
     if not isinstance(locations, list):
-        return [unknown("zones", "can't be checked without the API")]
+        return [unknown("zones", "can't be checked, because the TPU API did not list them")]
     available = {
         str(location.get("locationId")) for location in locations if isinstance(location, dict)
     }
@@ -136,7 +137,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], fleet_zones: Iterable[str]
     missing = [zone for zone in requested if zone not in available]
     if not missing:
         names = ", ".join(requested) or f"all {len(available)}"
-        return [ok("zones", f"{names}, which offer TPUs")]
+        return [ok("zones", f"{names} with TPUs")]
     return [
         problem(
             "zones",
@@ -174,7 +175,7 @@ def _enable_command(settings: ApiSettings, service: str) -> str:
 
 def _zone_fix(zone: str, available: set[str], file: str) -> str:
     if not available:
-        return "this project has no zone with TPUs: set another project in tpu.yml"
+        return "set another project in tpu.yml, because this project has no zone with TPUs"
     return f"set a zone in {file}: {closest_names(zone, available)}"
 
 

@@ -39,7 +39,8 @@ def version_findings() -> Iterator[Finding]:
     core = installed_version("ansible-core")
     core_version = tuple(int(part) for part in core.split(".")[:2] if part.isdecimal())
     if core_version < OLDEST_CORE:
-        yield problem("ansible-core", f"{core or 'none'} is older than 2.19", MAKE_ENV)
+        message = f"{core} is older than 2.19" if core else "not installed"
+        yield problem("ansible-core", message, MAKE_ENV)
     else:
         yield ok("ansible-core", core)
     not_installed = f"is not installed for {sys.executable}"
@@ -70,7 +71,7 @@ def key_finding(private_key_file: str) -> Finding:
     if not private_key_file:
         return ok(check, "ssh's default (ssh_private_key_file is empty)")
     path = Path(private_key_file).expanduser()
-    create = "ansible-playbook playbooks/create.yml creates it"
+    create = "ansible-playbook playbooks/create.yml, which creates it"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         path.open("rb").close()

@@ -38,10 +38,10 @@ def fleet_finding(entries: object) -> tuple[tuple[FleetEntry, ...], Finding]:
     except errors.CloudError as error:
         return (), problem(check, str(error), f"$EDITOR {FLEET_FILE}")
     if not fleet:
-        return (), problem(check, "has no TPU yet", f"$EDITOR {FLEET_FILE}")
+        return (), problem(check, "lists no TPU", f"$EDITOR {FLEET_FILE}")
     unknown_types = sorted({tpu.specs[0].kind for tpu in fleet if not shape_of(tpu.specs[0].kind)})
     if unknown_types:
-        message = f"the accelerator type {', '.join(unknown_types)} is unknown to tpufleet"
+        message = f"tpufleet does not know the accelerator type {', '.join(unknown_types)}"
         return fleet, problem(check, message, f"$EDITOR {FLEET_FILE}")
     chips = sum(shape.chips for tpu in fleet if (shape := shape_of(tpu.specs[0].kind)))
     tpus_text = f"{len(fleet)} TPU{'' if len(fleet) == 1 else 's'}"
@@ -70,8 +70,8 @@ def foreign_findings(
     if others:
         yield ok(
             check,
-            f"{folded(others)}: left alone unless named with -e tpu=NAME. To adopt one, add it to "
-            f"fleet.yml, then: {adopt_command('NAME')}",
+            f"{folded(others)}: playbooks skip them unless -e tpu=NAME names them. To adopt a TPU, "
+            f"add it to fleet.yml, then run: {adopt_command('NAME')}",
         )
 
 
@@ -85,7 +85,7 @@ def grant_finding(grant_ends: object, today: date) -> Finding | None:
         return None
     days_left = (end_date - today).days
     if days_left < 0:
-        message = f"ended on {end_date}: existing TPUs cost money"
+        message = f"ended on {end_date}, so existing TPUs cost money"
         return problem("grant", message, "ansible-playbook playbooks/delete.yml")
     if days_left <= WARN_DAYS:
         return problem(
@@ -119,12 +119,12 @@ def quota_findings(
     findings = []
     for entry in plan.chips:
         message = f"{entry['quota']}: {entry['held']} chips in use, {entry['wanted']} more wanted"
-        findings.append(ok("quota", f"{message}; the limit: {limits}"))
+        findings.append(ok("quota", f"{message}; limits: {limits}"))
     for entry in plan.dead_requests:
         message = f"{entry['description']} has no TPU any more but still holds quota"
         findings.append(problem("quota", message, entry["fix"]))
     if not findings:
-        findings.append(ok("quota", f"no quota in use; the limits: {limits}"))
+        findings.append(ok("quota", f"no quota in use; limits: {limits}"))
     for tpu in fleet:
         if tpu.name not in observed.present:
             findings += _creation_quota_findings(source, settings, tpu)
@@ -140,7 +140,7 @@ def _creation_quota_findings(
         except errors.CloudError:
             continue  # api_finding reports the errors of the API
         if isinstance(error, errors.QuotaError):
-            yield problem("quota", str(error), f"ask for more: {_limits_page(settings)}")
+            yield problem("quota", str(error), f"request more quota: {_limits_page(settings)}")
 
 
 def _limits_page(settings: ApiSettings) -> str:
@@ -159,8 +159,8 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
     check = "bucket"
     if not bucket:
         message = (
-            "no bucket is set: checkpoints need one (bucket: gs://NAME), or a disk that outlives "
-            "the TPUs"
+            "none is set. To keep checkpoints when a TPU is lost, set bucket: gs://NAME, or use a "
+            "disk outside the TPUs"
         )
         return [ok(check, message)]
     try:
@@ -169,7 +169,8 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         return [problem(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
     address = settings.storage_address
     if not address:
-        return [problem(check, f"{bucket}: this cloud has no buckets", "python -m localcloud up")]
+        message = f"{bucket}: the local cloud has no buckets"
+        return [problem(check, message, "python -m localcloud up")]
     api_url = f"{address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
     try:
         session = open_storage_session(address, settings.credentials_file)
@@ -208,7 +209,7 @@ def bucket_reply_findings(
         return
     busy = next((reply for reply in (metadata, permissions) if reply.is_transient), None)
     if busy:
-        yield unknown(check, f"{url}: the API answers {busy.status} ({busy.message})")
+        yield unknown(check, f"{url}: the API answers with HTTP {busy.status} ({busy.message})")
         return
     granted = permissions.body.get("permissions", []) if permissions.status == 200 else []
     missing = (
@@ -224,9 +225,8 @@ def bucket_reply_findings(
         yield problem(check, f"{url}: {metadata.message}", grant_command)
         return
     if emulated and permissions.status == 404:
-        yield ok(
-            check, f"{url} exists; its emulator reports no permissions, so a launch tests writing"
-        )
+        message = f"{url} exists; not checked whether it is writable (the emulator can't tell)"
+        yield ok(check, message)
     elif missing:
         verbs = ", ".join(permission.rpartition(".")[2] for permission in missing)
         yield problem(check, f"{url} is not writable: no permission to {verbs}", grant_command)
@@ -235,10 +235,8 @@ def bucket_reply_findings(
     warning = location_warning(name, metadata.body, zones)
     if warning and not emulated:
         region = region_of(zones[0])
-        create_command = (
-            f"gcloud storage buckets create gs://ANOTHER --location={region}, and set bucket"
-        )
-        yield problem("bucket's region", warning, create_command)
+        command = f"gcloud storage buckets create gs://NAME --location={region}"
+        yield problem("bucket's region", warning, f"create a bucket, and set bucket: {command}")
     elif not emulated and metadata.status != 200:
         yield unknown("bucket's region", f"can't be read ({metadata.message})")
     elif not emulated:

@@ -70,7 +70,7 @@ def connection_findings(
         return
     all_hosts = folded([connection.host for connection in connections])
     if address == "iap":
-        yield ok("ssh", f"{all_hosts} through IAP (not checked)")
+        yield ok("ssh", f"{all_hosts}: connected through IAP, so the port is not checked")
     else:
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
             errors = list(pool.map(try_connect, connections))
@@ -79,7 +79,7 @@ def connection_findings(
             by_error.setdefault(error, []).append(connection)
         if "" in by_error:
             reachable = folded([connection.host for connection in by_error.pop("")])
-            yield ok("ssh", f"{reachable} ({address} address), the port is open")
+            yield ok("ssh", f"{reachable}: the port is open ({address} address)")
         for error, failed in by_error.items():
             first = f"{failed[0].address} port {failed[0].port}"
             message = f"{folded([connection.host for connection in failed])}: {error} ({first})"
@@ -90,8 +90,11 @@ def connection_findings(
         if connection.alias and connection.alias not in known
     ]
     if without_key:
-        fix = "ansible-inventory --graph reads the keys; or set host_keys: accept-new in tpu.yml"
-        yield problem("host keys", f"{folded(without_key)}: no known host key", fix)
+        fix = (
+            "read the keys from the API: ansible-inventory --graph; "
+            "or set host_keys: accept-new in tpu.yml"
+        )
+        yield problem("host keys", f"{folded(without_key)}: host key unknown", fix)
     else:
         yield ok("host keys", f"{all_hosts}: known")
 
@@ -99,7 +102,7 @@ def connection_findings(
 def _connect_fix(address: str, error: str) -> str:
     if "refused" in error:
         return (
-            "no ssh server: wait a minute if it is booting, or recreate the TPU: "
+            "wait a minute if the worker is booting, or recreate its TPU: "
             "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
             "ansible-playbook playbooks/create.yml -e tpu=NAME"
         )

@@ -86,7 +86,7 @@ def worker_findings(
     findings += [
         problem(
             folded(hosts),
-            "refuses the ssh key",
+            "refuses this computer's ssh key",
             _refused_key_fix(tpu, is_foreign, hostvars.get(hosts[0], {}).get("tpu_labels") or {}),
         )
         for (tpu, is_foreign), hosts in refused_hosts.items()
@@ -96,13 +96,13 @@ def worker_findings(
 
 def _refused_key_fix(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> str:
     if not is_foreign:
-        return f"ansible-playbook playbooks/create.yml -e tpu={tpu} adds this computer's key"
+        return f"add the key: ansible-playbook playbooks/create.yml -e tpu={tpu}"
     if fleet := labels.get(LABEL):
         return (
-            f"it belongs to the fleet {fleet!r:.80}. Check your own TPU: "
+            f"check your own TPU, because this one belongs to the fleet {fleet!r:.80}: "
             "ansible-playbook playbooks/doctor.yml -e tpu=NAME"
         )
-    return f"adopt the TPU: add it to fleet.yml, then {adopt_command(tpu)}"
+    return f"to adopt the TPU, add it to fleet.yml, then run: {adopt_command(tpu)}"
 
 
 def _failure_finding(
@@ -110,13 +110,13 @@ def _failure_finding(
 ) -> Finding:
     message = answer_error(result)
     if "timedout" in result:
-        message = "its checks did not end; a network file system may not respond"
+        message = "its checks did not end in time; a network file system may not respond"
         return problem(host, message, f"ansible {host} -b -a 'timeout 10 df'")
     if not result.get("unreachable"):
         return problem(host, message, f"ansible-playbook setup.yml --limit {host}")
     tpu = str(variables.get("tpu_name") or "NAME")
     if is_foreign:
-        fix = f"wait a minute if it is booting, or ask the owner of TPU {tpu} to repair it"
+        fix = f"wait a minute if it is booting, or tell the owner of TPU {tpu}"
         return problem(host, message, fix)
     zone = variables.get("tpu_zone")
     if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name

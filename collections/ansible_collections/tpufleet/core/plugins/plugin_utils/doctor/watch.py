@@ -38,14 +38,16 @@ def watch_finding(
         last = heartbeats[0]
         age = age_text(now - last.ended_at)
         where = "not scheduled on this computer for this inventory"
-        return ok(CHECK, f"last pass {age} ago on {last.controller}, {where}")
+        return ok(CHECK, f"{where}; last pass {age} ago on {last.controller}")
     own = [heartbeat for heartbeat in heartbeats if heartbeat.controller == scheduled_on]
     if not own:
-        return unknown(CHECK, f"scheduled, but no pass has ended yet: {logs}")
+        return unknown(CHECK, f"scheduled, but no pass has ended yet. Its log: {logs}")
     age_s = now - own[0].ended_at
     if interval_s and age_s > LIMIT_SECONDS + interval_s:
-        return problem(CHECK, f"no pass for {age_text(age_s)}", logs)
+        message = f"scheduled, but no pass has ended for {age_text(age_s)}"
+        return problem(CHECK, message, f"see its log: {logs}")
     if own[0].has_failed:
         error = own[0].error or "no reason given"
-        return problem(CHECK, f"the last pass failed {age_text(age_s)} ago ({error})", logs)
+        message = f"the last pass failed {age_text(age_s)} ago ({error})"
+        return problem(CHECK, message, f"see its log: {logs}")
     return ok(CHECK, f"last pass {age_text(age_s)} ago, took {own[0].duration_s:.0f} s")
