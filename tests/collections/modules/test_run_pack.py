@@ -1,5 +1,6 @@
 """Files that fetch.yml packs for a run, and files that it never packs."""
 
+import hashlib
 import io
 import json
 import os
@@ -121,6 +122,26 @@ def test_a_failure_leaves_no_archive_on_the_worker(tmp_path, monkeypatch, error)
         run_pack.main()
 
     assert not list(tmp_path.glob("*.tar.gz"))
+
+
+def test_the_archives_of_the_same_files_are_the_same(paths, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_pack, "WorkerPaths", lambda: paths)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    clock = iter(range(10**9, 2 * 10**9))
+    monkeypatch.setattr("time.time", lambda: next(clock))
+
+    def result(*, check):
+        arguments = {"run": "mine", "_ansible_check_mode": check}
+        with patch_module_args(arguments), pytest.raises(SystemExit):
+            run_pack.main()
+        return json.loads(capsys.readouterr().out)
+
+    contents = {Path(result(check=False)["path"]).read_bytes() for _ in range(2)}
+    predicted = result(check=True)
+
+    assert len(contents) == 1
+    assert predicted["checksum"] == hashlib.sha1(contents.pop(), usedforsecurity=False).hexdigest()
+    assert not Path(predicted["path"]).exists()
 
 
 @pytest.mark.parametrize("pattern", ["", "ckpt_*"])

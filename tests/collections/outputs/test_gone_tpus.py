@@ -121,6 +121,20 @@ def test_fetch_copies_every_attempt(environment, run, tmp_path):
     assert "env" not in stored_record
 
 
+@pytest.mark.parametrize("environment", ["directory"], indirect=True)
+def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(environment, tmp_path):
+    options = ("fetch", "-e", "run=killed", "-e", f"to={tmp_path}/to", "-e", "bundle=true")
+    predicted = output_of(environment, *options, "--check")
+    assert "changed=1" in predicted
+    assert "/to/ATTEMPT/PROCESS would have the output from" in predicted
+    assert not (tmp_path / "to").exists()
+    assert "changed=1" in output_of(environment, *options)
+    for more in ((), ("--check",)):
+        assert "changed=0" in output_of(environment, *options, *more)
+    (tmp_path / "to/2/0/log").write_text("cut")
+    assert "changed=1" in output_of(environment, *options, "--check")
+
+
 @anywhere
 def test_report_shows_all_runs(environment, tmp_path):
     page = tmp_path / "report.html"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,9 @@ class ActionModule(ActionBase):
             store = outputs.store_of(record.launch)
             result["workers"] = [name for name in record.launch.placement if name]
             files: list[str] = []
-            if options["to"] and options["bundle"] and not self._task.check_mode:
-                files += write_record(record, Path(options["to"]))
+            target = Target(Path(options["to"]), self._task.check_mode) if options["to"] else None
+            if target and options["bundle"]:
+                files += write_record(record, target)
             objects = store.list(record.run)
             processes = stored_processes(objects)
             if not processes:
@@ -79,8 +82,8 @@ class ActionModule(ActionBase):
                     process.process_id: tail
                     for process, tail in zip(last_processes, tails, strict=True)
                 }
-            if options["to"] and not self._task.check_mode:
-                files = copy(store, processes, Path(options["to"])) + files
+            if target:
+                files = copy(store, processes, target) + files
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
             # Return the error: Ansible ignores failed_when if a plugin raises.
@@ -99,10 +102,43 @@ class ActionModule(ActionBase):
         }
 
 
-def copy(store: OutputStore, processes: Sequence[StoredProcess], destination: Path) -> list[str]:
-    """Copy the output of all attempts to ATTEMPT/PROCESS below ``destination``.
+@dataclass(frozen=True)
+class Target:
+    """The directory to which the output is copied. With ``check_mode``, nothing is written."""
 
-    Returns the names of the files. Raises OutputError, OSError.
+    directory: Path
+    check_mode: bool
+
+    def write(self, name: Path, content: Iterable[bytes]) -> list[str]:
+        """Write a file unless it has this content; return its name, or nothing if it is the same.
+
+        Raises OutputError, OSError.
+        """
+        path = self.directory / name
+        if self.check_mode:
+            return [] if _has_content(path, content) else [str(name)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.part")
+        with partial.open("wb") as stream:
+            stream.writelines(content)
+        if path.is_file() and filecmp.cmp(partial, path, shallow=False):
+            partial.unlink()
+            return []
+        partial.replace(path)
+        return [str(name)]
+
+
+def _has_content(path: Path, content: Iterable[bytes]) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return all(stream.read(len(part)) == part for part in content) and not stream.read(1)
+
+
+def copy(store: OutputStore, processes: Sequence[StoredProcess], target: Target) -> list[str]:
+    """Copy the output of all attempts to ATTEMPT/PROCESS below the target directory.
+
+    Returns the names of the files that were missing or different. Raises OutputError, OSError.
     """
     files = []
     for process in processes:
@@ -111,25 +147,14 @@ def copy(store: OutputStore, processes: Sequence[StoredProcess], destination: Pa
             segments = getattr(process, name)
             if segments:
                 content = joined_content(contents(store, segments))
-                files.append(write(destination, folder / file_name, content))
+                files += target.write(folder / file_name, content)
         for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]
-            files.append(write(destination, folder / name, [store.read(stored)]))
+            files += target.write(folder / name, [store.read(stored)])
     return files
 
 
-def write(destination: Path, name: Path, content: Iterable[bytes]) -> str:
-    """Write a file below ``destination``; return its name. Raises OutputError, OSError."""
-    path = destination / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    with partial.open("wb") as stream:
-        stream.writelines(content)
-    partial.replace(path)
-    return str(name)
-
-
-def write_record(record: RunRecord, destination: Path) -> list[str]:
+def write_record(record: RunRecord, target: Target) -> list[str]:
     """Write the run's record without environment variables. Raises OSError."""
     fields = {name: value for name, value in record.fields().items() if name != "env"}
-    return [write(destination, Path("record.json"), [json.dumps(fields, indent=1).encode()])]
+    return target.write(Path("record.json"), [json.dumps(fields, indent=1).encode()])

@@ -46,6 +46,10 @@ path:
     it, and the caller must remove it. In check mode, the module removes it.
   returned: success
   type: str
+checksum:
+  description: The SHA-1 checksum of the archive. The archives of the same files are the same.
+  returned: in check mode
+  type: str
 files:
   description: The names of the files in the archive.
   returned: success
@@ -70,6 +74,7 @@ missing:
   type: str
 """
 
+import gzip
 import io
 import json
 import os
@@ -288,7 +293,9 @@ def main() -> None:
     try:
         with (
             os.fdopen(handle, "wb") as stream,
-            tarfile.open(fileobj=stream, mode="w:gz") as archive,
+            # Without a time and a name, the archive changes only if the files in it do.
+            gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
         ):
             result = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
@@ -302,6 +309,7 @@ def main() -> None:
             module.fail_json(msg=f"{error.filename or name}: {error.strerror or error}")
         raise
     if module.check_mode:
+        result["checksum"] = module.sha1(name)
         Path(name).unlink()
     module.exit_json(changed=False, path=name, files=files, **result)
 

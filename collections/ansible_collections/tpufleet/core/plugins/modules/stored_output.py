@@ -72,7 +72,8 @@ workers:
   type: list
   elements: str
 files:
-  description: The copied files, relative to O(to).
+  description: The copied files, relative to O(to), without those that were there before with the
+    same content. In check mode, the files to copy.
   returned: success
   type: list
   elements: str
