@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -47,12 +49,39 @@ def test_root_runs_no_code_of_the_environment_or_the_release(
     assert arguments.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")
 
 
-def test_a_tunnel_ends_when_its_connection_is_lost(environment, inventory, tmp_path):
-    tool = tmp_path / "ssh"
-    tool.write_text(
-        f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\ncase "$*" in *check*) exit 255; esac\n'
-    )
+@pytest.fixture
+def asked(environment, tmp_path) -> Path:
+    """The file with the arguments of each call of ssh, which finds no open tunnel."""
+    asked, tool = tmp_path / "asked", tmp_path / "ssh"
+    tool.write_text(f'#!/bin/sh\necho "$@" >>{asked}\ncase "$*" in *check*) exit 255; esac\n')
     tool.chmod(0o755)
-    environment |= {"PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
-    play(environment, "playbooks/tunnel.yml", "-e", "worker_port=6006", inventory=inventory)
-    assert "ServerAliveInterval" in (tmp_path / "asked").read_text().splitlines()[-1]
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    return asked
+
+
+def test_a_tunnel_ends_when_its_connection_is_lost(environment, inventory, asked):
+    options = ("-e", "worker_port=6006", "-e", "local_port=46006")
+    play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
+    assert "ServerAliveInterval" in asked.read_text().splitlines()[-1]
+
+
+def test_a_local_port_that_is_in_use_is_an_error_before_the_app_starts(
+    environment, inventory, asked
+):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        options = ("-e", "open=jupyter", "-e", f"local_port={port}")
+        result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
+    assert result.returncode != 0
+    assert (
+        f"uses port {port}. Choose another port: ansible-playbook playbooks/tunnel.yml "
+        f"-e open=jupyter -e local_port={port + 1}"
+    ) in flat(result)
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_check_mode_opens_no_tunnel_and_does_not_say_so(environment, inventory, asked):
+    options = ("-e", "worker_port=6006", "-e", "local_port=46006", "--check")
+    result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
+    assert "http://127.0.0.1:46006 would be port 6006 of demo-w0" in flat(result)
+    assert len(asked.read_text().splitlines()) == 1
