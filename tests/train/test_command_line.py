@@ -38,6 +38,16 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
     ),
     "data.text: no file matches nowhere*.txt": (["{config}", "data.text=nowhere*.txt"], {}, 2),
     "of one sequence": (["{config}", "model.context=1000000"], {}, 2),
+    "data.heldout: holds out 20877 of the 20877 tokens of feast": (
+        ["{config}", "data.documents=packed"],
+        {},
+        2,
+    ),
+    "tokens of feast, which leaves 4175 to train on": (
+        ["{config}", "model.context=9000", "data.heldout=0.8"],
+        {},
+        2,
+    ),
     "data.tokenizer: must be ascii, bytes": (["{config}", "data.tokenizer=nowhere.json"], {}, 2),
     "model.vocabulary: must be at least the corpus": (["{config}", "model.vocabulary=64"], {}, 2),
     "data.directory: /dev/null/d: cannot be": (["{config}", "data.directory=/dev/null/d"], {}, 2),

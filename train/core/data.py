@@ -37,10 +37,17 @@ class Corpus:
                 f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
             )
         for meta in metas:
-            if meta.train < self._least(meta):
+            least, total = self._least(meta), meta.train + meta.heldout
+            if total < least:
                 raise ConfigError(
-                    f"data: {meta.name} has {meta.train} tokens to train on, fewer than the "
-                    f"{self._least(meta)} of one sequence; use more data or a smaller model.context"
+                    f"data: {meta.name} has {total} tokens, fewer than the {least} of one "
+                    "sequence; use more data or a smaller model.context"
+                )
+            if meta.train < least:
+                raise ConfigError(
+                    f"data.heldout: holds out {meta.heldout} of the {total} tokens of {meta.name}, "
+                    f"which leaves {meta.train} to train on, fewer than the {least} of one "
+                    "sequence; hold out less (0: nothing), or use more data"
                 )
         if cfg.evaluate.every:
             self.check_heldout(", or set evaluate.every=0")
