@@ -109,7 +109,8 @@ class ActionModule(ActionBase):
         """
         log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
-        # The run's desired state becomes running, even if this launch fails.
+        # Record the desired state RUNNING before the launch. It stays even if the launch fails, and
+        # the watch then launches the run.
         fields = {**record.relaunch_fields(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")

@@ -158,7 +158,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _report(self, error: str) -> None:
         """Add no hosts; set the error, and the API settings if known, as variables of ``all``."""
-        # Set all API settings or none: a missing endpoint would default to Google's.
+        # Set all API settings or none: without an endpoint, playbooks would use Google's.
         has_api = set(API_SETTINGS) <= set(self._values)
         known = {name: self._values[name] for name in API_SETTINGS} if has_api else {}
         self._set_shared_variables(known, Listing([]))
@@ -333,7 +333,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         try:
             return source.host_keys(node, with_names=with_names)
         except CloudError as error:
-            # Continue: a warning names the missing keys, and ssh refuses unknown host keys.
+            # List the TPU without its host keys; the option ``host_keys`` says what ssh does then.
             self.display.warning(str(error))
             return []
 

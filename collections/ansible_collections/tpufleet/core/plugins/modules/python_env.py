@@ -149,7 +149,7 @@ from ..module_utils.worker.wheels import (
 
 UV = Path(ROOT) / "bin/uv"
 CACHE = Path(ROOT) / "cache"
-"""The directory of downloads. The workers of a TPU can copy the leader's."""
+"""The directory of downloads, which the workers of a TPU can copy from the leader."""
 SELF_DOWNLOADED = "This worker downloaded the packages itself"
 
 

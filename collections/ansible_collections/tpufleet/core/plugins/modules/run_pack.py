@@ -192,7 +192,7 @@ class PaddedFile:
         self.error = ""
 
     def read(self, size: int) -> bytes:
-        """Return exactly ``size`` bytes."""
+        """Return exactly ``size`` bytes, the last of which may be zeros (see the class)."""
         try:
             content = self._stream.read(size)
         except OSError as error:
@@ -203,7 +203,7 @@ class PaddedFile:
 
 
 def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
-    """Add an open file up to its current size, because it may still grow. Close the file.
+    """Add an open file to the archive, and close it. Bytes that it grows by meanwhile are left out.
 
     Returns why the file could not be read completely, else an empty string. Raises OSError if
     the archive cannot be written.
@@ -215,7 +215,7 @@ def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
 
 
 def add_content(archive: tarfile.TarFile, content: bytes, name: str) -> None:
-    """Add a file with the given content."""
+    """Add a file with the given content to the archive."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))

@@ -54,7 +54,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key, which no TPU and no later disk of the same name has."""
+        """Unique key of the disk. No TPU and no later disk of the same name has it."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:

@@ -72,18 +72,21 @@ class Fields:
         return default if value is None else self._checked(value, kind, name)
 
     def text(self, name: str) -> str:
-        """Return a string; empty if the field is absent."""
+        """Return the string in a field; empty if the field is absent."""
         return str(self._get(name, str, ""))
 
     def identifier(self, name: str) -> str:
-        """Return a string of letters, digits and the characters ``_.-``; empty if absent."""
+        """Return the string of letters, digits and ``_.-`` in a field; empty if it is absent."""
         value = self.text(name)
         if not _IDENTIFIER.fullmatch(value):
             raise BadAnswer(f"{self.resource}: {name} has invalid characters ({value!r:.60})")
         return value
 
     def number(self, name: str) -> int:
-        """Return an integer >= 0; 0 if absent. The API sends 64-bit integers as strings."""
+        """Return the integer >= 0 in a field; 0 if the field is absent.
+
+        The API sends 64-bit integers as strings.
+        """
         value = self.data.get(name)
         if isinstance(value, str) and value.isdecimal() and len(value) < 20:
             return int(value)
@@ -93,11 +96,11 @@ class Fields:
         return number
 
     def flag(self, name: str) -> bool:
-        """Return a boolean; False if absent, because the API omits false fields."""
+        """Return the boolean in a field; False if absent, because the API omits false fields."""
         return bool(self._get(name, bool, False))
 
     def nested(self, name: str) -> Fields:
-        """Return a nested object, which is empty if the field is absent."""
+        """Return the object in a field; an empty one if the field is absent."""
         return Fields(self._get(name, Mapping, {}), f"{self.resource}: {name}")
 
     def nested_list(self, name: str) -> list[Fields]:
@@ -106,7 +109,7 @@ class Fields:
         return [Fields(item, f"{self.resource}: {name}[{i}]") for i, item in enumerate(items)]
 
     def text_map(self, name: str) -> dict[str, str]:
-        """Return a nested object with string values; an empty one if the field is absent."""
+        """Return the object of strings in a field; an empty one if the field is absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -118,14 +121,14 @@ class Fields:
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def request_name(self, name: str) -> str:
-        """Return the name at the end of a field with a queued resource's path; empty if absent."""
+        """Return the name in a field with the path of a queued resource; empty if it is absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(REQUEST_NAME_PATTERN, value):
             raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")
         return value
 
     def address(self, name: str) -> str:
-        """Return an IP address; empty if absent."""
+        """Return the IP address in a field; empty if the field is absent."""
         value = self.text(name)
         if not value:
             return ""
@@ -137,7 +140,7 @@ class Fields:
             ) from None
 
     def timestamp(self, name: str) -> float:
-        """Return an RFC 3339 time in unix seconds; 0 if the field is absent."""
+        """Return the RFC 3339 time in a field as unix seconds; 0 if the field is absent."""
         value = self.text(name)
         if not value:
             return 0.0

@@ -17,7 +17,7 @@ NAMED_OPTIONS: dict[str, Any] = {
     "zone": {"type": "str", "required": True},
     "timeout": {"type": "int", "default": 1800},
 }
-#: ``required_if`` of modules that create TPUs.
+#: The value of AnsibleModule's ``required_if`` for modules that create TPUs.
 REQUIRED_TO_CREATE = (("state", "present", ["runtime_version"]),)
 
 

@@ -11,7 +11,7 @@ PROJECT = r"(?:[a-z0-9.\-]+:)?[a-z][a-z0-9\-]{4,28}[a-z0-9]|[0-9]{1,20}"
 ALL_ZONES = "-"
 #: Metadata entry with the ssh keys that may log in, one ``user:public key`` per line.
 KEYS_ENTRY = "ssh-keys"
-#: Fields of a TPU's scheduling; at most one of them is true.
+#: Fields that say which kind of capacity a TPU uses; at most one of them is true.
 SCHEDULING_FLAGS = ("spot", "preemptible", "reserved")
 
 

@@ -49,7 +49,7 @@ class QueuedResource(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key, which no later queued resource of the same name has."""
+        """Unique key. A later queued resource of the same name has another one."""
         return f"{self.zone}.{self.name}@{self.created}"
 
     @property

@@ -36,7 +36,7 @@ class ApiSettings:
 
     @classmethod
     def of(cls, api: Mapping[str, Any]) -> ApiSettings:
-        """Parse the inventory's variable ``tpu_api`` (``api``). Raises NotConfigured."""
+        """Parse ``api``, the inventory's variable ``tpu_api``. Raises NotConfigured."""
         values = {name: str(api.get(name) or "") for name in API_SETTINGS}
         addresses = {
             name: text.strip().rstrip("/") for name, text in values.items() if "endpoint" in name

@@ -131,7 +131,7 @@ class Bucket:
                 reply = self._http.send("GET", self._path(name), action, params={"alt": "media"})
             except errors.NotFound:
                 if self._is_listed(name, action):
-                    continue  # created between the two requests: read it again
+                    continue  # the object was created between the two requests: read it again
                 return {}, ABSENT
             generation = _generation(reply.headers.get(_GENERATION_HEADER), action)
             try:
@@ -194,7 +194,7 @@ class Bucket:
         ``precondition`` has query parameters such as ifGenerationMatch.
         """
         action = f"write {self.url}/{name}"
-        # Multipart, because the emulator ignores preconditions of simple uploads.
+        # Use a multipart upload, because the emulator ignores preconditions of simple uploads.
         boundary = secrets.token_hex(16)
         full_metadata = {"name": self.bucket_url.full_name(name), **metadata}
         reply = self._http.send(

@@ -88,7 +88,8 @@ def install_from_wheels(
     file's hashes. Raises EnvError, OSError.
     """
     variables = index_environment(extra_env)
-    # A temporary cache on the environment's file system, so that files are linked, not copied.
+    # Use a temporary cache on the environment's file system, so that uv links files instead of
+    # copying them.
     unpacked = env.parent / f".{env.name}.cache"
     variables.update(UV_CACHE_DIR=str(unpacked), UV_OFFLINE="1")
     begin(env, python, uv, variables)

@@ -118,7 +118,8 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
     try:
         inspected = json.loads(_output([engine, "image", "inspect", reference], reference))
         image = Image.of_engine(root, inspected)
-        _exit_code([engine, "rm", "--force", _CONTAINER])  # left by an interrupted installation
+        # An interrupted installation may have left the container.
+        _exit_code([engine, "rm", "--force", _CONTAINER])
         # The container is never started. Engines require a command for images that define none.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *arguments], reference)

@@ -328,7 +328,7 @@ def _rest_of_rotated(path: Path, stream: Stream, end: Stream | None) -> tuple[St
 
 def _new_segment(file: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
     segment = stream.segment + SEGMENT_BYTES
-    if segment >= _MAX_SEGMENT:  # more than 12 digits
+    if segment >= _MAX_SEGMENT:  # its name would have more than 12 digits
         return None
     return Stream(position, _marks(file, position), segment), b""
 

@@ -373,7 +373,7 @@ def prune(releases: Path, keep: int, used: set[str]) -> list[str]:
     )
     to_remove = [path for path in newest_first[keep:] if path.name not in used]
     for path in to_remove:
-        # Rename first, so that nobody uses a partly removed release.
+        # Rename the release first, so that no process uses a partly removed one.
         removing = path.with_name(f".{path.name}.gone")
         path.rename(removing)
         remove(removing)

@@ -144,7 +144,7 @@ def bucket_of(url: str) -> str:
 
 
 def grant(url: str) -> str:
-    """Return the advice with the command that gives this worker write access to a bucket."""
+    """Return advice for an error: the command that gives this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "
         f"{bucket_of(url)} --member=serviceAccount:EMAIL --role=roles/storage.objectUser"

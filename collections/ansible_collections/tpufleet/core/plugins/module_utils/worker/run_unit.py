@@ -27,7 +27,8 @@ from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
 from .units import ACTIVE_UNIT, unit_states
 
-END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}  # si_code in waitid(2): CLD_EXITED, …
+# systemd's ExecMainCode (si_code in waitid(2)), and the value of $EXIT_CODE for the same end.
+END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}
 ERROR_LINES = 200
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
 """Failures before the trainer started. Their error message is in rendezvous.json."""

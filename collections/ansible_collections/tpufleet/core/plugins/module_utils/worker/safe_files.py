@@ -46,7 +46,7 @@ def open_file(path: Path) -> IO[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(path.name, flags, dir_fd=directory)
     status = os.fstat(fd)
-    # A file with several hard links may be another user's file.
+    # Refuse several hard links: they may lead to another user's file.
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file, or it has several hard links", str(path))

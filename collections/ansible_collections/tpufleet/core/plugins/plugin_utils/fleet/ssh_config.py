@@ -48,6 +48,6 @@ def _options(host: str, arguments: str) -> list[tuple[str, str]]:
 
 
 def _quoted(value: str) -> str:
-    # ssh_config(5) would expand a single percent sign.
+    # Double the percent signs: ssh expands a single one (ssh_config(5), "TOKENS").
     value = value.replace("%", "%%")
     return f'"{value}"' if " " in value else value

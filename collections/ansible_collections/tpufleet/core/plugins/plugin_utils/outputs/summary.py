@@ -72,7 +72,7 @@ class ProcessOutput:
 
     @property
     def name(self) -> str:
-        """The inventory name of its worker, or ``process N`` if the worker is unknown."""
+        """The inventory name of the process's worker; ``process N`` if the worker is unknown."""
         return self.worker or f"process {self.process_id}"
 
     def status(self, run: str, attempt: int) -> ProcessStatus:

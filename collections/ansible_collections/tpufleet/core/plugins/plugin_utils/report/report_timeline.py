@@ -97,7 +97,10 @@ def event_table(events: Sequence[Event]) -> str:
 
 
 def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
-    """Return the share of each name in whole percent; the sum is 100 (largest remainder method)."""
+    """Return each name's share of the total seconds, in whole percent that add up to 100.
+
+    Uses the largest remainder method.
+    """
     total = sum(seconds.values())
     if total <= 0:
         return {}

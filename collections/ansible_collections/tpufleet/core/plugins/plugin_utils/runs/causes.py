@@ -78,7 +78,7 @@ class Cause:
 
     @classmethod
     def of(cls, code: CauseCode, **values: Value) -> Cause:
-        """Return a cause with these values."""
+        """Return a cause with this code and these values."""
         return cls(code, values)
 
     def fields(self) -> dict[str, Value]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MULTISLICE = "multislice_"
 """Prefix of a multislice's inventory group; run records have the group's name as ``tpu``."""
 SNAPSHOT_VALID_S = 90.0
-"""Maximum age in seconds of an observation because of which a run is stopped or a TPU deleted."""
+"""A run is stopped or a TPU deleted only if the observation is at most this old, in seconds."""
 TPU_VARIABLES = (
     "tpu_name",
     "tpu_id",

@@ -65,7 +65,7 @@ def cache_release(tree: Path, path: Path) -> None:
     """
     try:
         verify_release(path)
-        os.utime(path)  # so that the watch keeps it until a run record names it
+        os.utime(path)  # the watch keeps a new release until a run record names it
         return
     except ReleaseError:
         pass  # the cached release is missing or damaged: write it

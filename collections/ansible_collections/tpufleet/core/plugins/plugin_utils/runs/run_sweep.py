@@ -62,7 +62,7 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return the sweep entry of each TPU: the one that names it, else the next without ``tpu``.
+    """Return the sweep entry of each TPU: the entry that names it, else the next without ``tpu``.
 
     ``path`` is the sweep file, for errors. Raises RunError.
     """

@@ -216,8 +216,9 @@ def decide_ended(situation: Situation) -> Decision:
 def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
     """Return the seconds since the launch if that launch may still start processes, else None.
 
-    A launch starts no more processes after LAUNCH_S seconds, if all processes have ended, or if one
-    has ended for another reason than a failed rendezvous. ``ended`` has the ended processes.
+    A launch starts no more processes in each of these cases: LAUNCH_S seconds have passed, all
+    processes have ended, a process has ended for another reason than a failed rendezvous, or the
+    watch has tried to launch the run itself (``memory.tries``). ``ended`` has the ended processes.
     """
     observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at

@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
     @property
     def is_disk(self) -> bool:
-        """Whether it is a data disk of the TPU."""
+        """Whether entries of this kind are data disks of the TPU."""
         return self in (Kind.DISK, Kind.HYPERDISK_ML)
 
 
@@ -104,7 +104,7 @@ class Mount:
 
     @property
     def device(self) -> str:
-        """The device of a disk."""
+        """The path of the disk's device file, for an entry that is a disk."""
         return self.values.get("device") or BY_ID + self.values["disk"]
 
     @property
@@ -284,7 +284,7 @@ def _source(
         if values["directory"]:
             options += (f"only_dir={values['directory']}",)
         return values["bucket"], "gcsfuse", options if mount.read_only else ("rw", *options)
-    # The worker adds ro if the disk is attached read-only.
+    # The worker adds the mount option ro if the disk is attached read-only.
     return mount.device, "ext4", _DATA_OPTIONS
 
 
@@ -300,7 +300,7 @@ def _address(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]]) -> str:
             "is READY (ansible-playbook playbooks/status.yml), or fix the name. A server outside "
             "the inventory needs its address or full DNS name"
         )
-    # not hostvars.get: Ansible's hostvars return an undefined value for an unknown host.
+    # Do not use hostvars.get: for an unknown host it returns an undefined value, not the default.
     server_variables = hostvars[server] if server in hostvars else {}  # noqa: SIM401
     address = str(
         server_variables.get("tpu_internal_ip") or server_variables.get("ansible_host") or server
