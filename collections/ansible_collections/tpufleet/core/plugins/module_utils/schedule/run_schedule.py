@@ -179,7 +179,7 @@ def check_owner(timer: Timer, owner: Owner | None) -> None:
 
 
 def service_owner(text: str) -> Owner | None:
-    """Return the owner of a service unit; None if the text is not one of ``service``."""
+    """Return the owner of a timer from its service unit; None if ``service`` did not write it."""
     project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     command = re.search(r"^ExecStart=:(.+)$", text, re.MULTILINE)
     if not project or not command:
@@ -189,7 +189,7 @@ def service_owner(text: str) -> Owner | None:
 
 
 def cron_owner(line: str) -> Owner | None:
-    """Return the owner of a crontab line; None if the line is not one of ``cron_line``."""
+    """Return the owner of a timer from its crontab line; None if ``cron_line`` did not write it."""
     try:
         words = shlex.split(line.replace(r"\%", "%"))
         return Owner(words[words.index("cd") + 1], _inventories(words))

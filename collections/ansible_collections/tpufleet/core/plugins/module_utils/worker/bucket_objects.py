@@ -99,8 +99,8 @@ def ask(
 ) -> bytes:
     """Send one HTTP request and return the content of the response. Raises OSError.
 
-    ``data`` is the content of the request. HTTP requests, which go to the metadata server or to an
-    emulator, use no proxy.
+    ``data`` is the content of the request. Requests to ``http://`` URLs, which are those of the
+    metadata server and of emulators, use no proxy.
     """
     import http.client  # slow to import, and needed only for buckets
     import urllib.request

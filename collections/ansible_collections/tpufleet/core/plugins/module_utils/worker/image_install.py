@@ -207,7 +207,7 @@ def _pull(engine: str, reference: str) -> None:
 def _login(host: str, reference: str) -> str:
     """Return the text of a podman or docker configuration file with a token for a registry.
 
-    It is an access token of this worker's service account. Raises ImageError. Source:
+    The token is an access token of this worker's service account. Raises ImageError. Source:
     https://cloud.google.com/artifact-registry/docs/docker/authentication#token
     """
     try:

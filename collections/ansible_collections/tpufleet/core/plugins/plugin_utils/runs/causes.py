@@ -18,7 +18,7 @@ MAX_VALUES, MAX_TEXT = 20, 2000
 class CauseCode(StrEnum):
     """Code of a cause: what the watch observed, or what it concludes from that.
 
-    The comments list the keys of Cause.values.
+    The comment after each code lists the keys in ``Cause.values`` of causes with this code.
     """
 
     TPU_STATE = "tpu_state"  # values: tpu_state

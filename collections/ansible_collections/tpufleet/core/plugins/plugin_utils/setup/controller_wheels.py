@@ -29,7 +29,7 @@ class Target:
     glibc: int
 
     def markers(self) -> dict[str, str]:
-        """Return the values of environment markers (PEP 508) on the worker."""
+        """Return the variables of environment markers (PEP 508) with their values on the worker."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
