@@ -10,7 +10,7 @@ import hmac
 import json
 import socket
 
-LOST_SECONDS = 30  # after this time without an answer a worker is gone (tcp(7))
+LOST_SECONDS = 30  # a worker that does not answer for this time counts as gone (tcp(7))
 MAX_LINE_BYTES = 4096
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from attempt_connection import Connection, mac, parse
 
-MAX_UNVERIFIED = 64  # connections without proof of the token
-UNVERIFIED_SECONDS = 5  # how long a connection may take for this proof
+MAX_UNVERIFIED = 64  # most connections that have not yet proved that they know the token
+UNVERIFIED_SECONDS = 5  # how long a connection may take to prove that it knows the token
 SHARED_SECONDS = 35  # NFS may cache for 30 s that a file does not exist (nfs(5), acdirmin)
 TOKEN_FILE = re.compile(r"\.tpufleet-shared-[0-9a-f]{32}")
 NONCE = re.compile(rb"[0-9a-f]{32}")
@@ -78,7 +78,7 @@ class Rendezvous:
         """
         return self.gather() if self.process_id == 0 else self.join()
 
-    # Worker 0
+    # Methods that only worker 0 calls.
 
     def gather(self):
         """Wait for the other workers, then tell all of them to begin; return their connections.
@@ -281,7 +281,7 @@ class Rendezvous:
                     )
         return answers
 
-    # The other workers
+    # Methods that only the other workers call.
 
     def join(self):
         """Connect to worker 0 and wait until worker 0 says to begin; return ``[connection]``.

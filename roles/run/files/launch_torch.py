@@ -53,7 +53,7 @@ def torch_variables(placement, local_rank, count, environ):
         "MASTER_PORT": placement.port,
     }
     if count > 1 and "OMP_NUM_THREADS" not in environ:
-        # Otherwise each rank would start a thread for every core.
+        # Share the cores among the ranks: by default, each rank starts a thread for every core.
         variables["OMP_NUM_THREADS"] = max(1, (os.cpu_count() or 1) // count)
     return {name: str(value) for name, value in variables.items()}
 

@@ -6,8 +6,8 @@ import time
 
 from worker.contract import SAVED
 
-CRASH_GRACE = 20  # seconds until the others are killed after one has crashed
-EXIT_GRACE = 15  # seconds until the others get SIGTERM after one has saved and exited
+CRASH_GRACE = 20  # seconds from the crash of one trainer until the others are killed
+EXIT_GRACE = 15  # seconds from the exit of a trainer that has saved until the others get SIGTERM
 
 
 class ShutdownSchedule:
@@ -38,7 +38,7 @@ class ShutdownSchedule:
         now = time.monotonic()
         if now >= self.term_at:
             self.term_at = float("inf")
-            # Only once: a second SIGTERM would interrupt a trainer that is saving.
+            # Send SIGTERM only once: a second one would interrupt a trainer that is saving.
             if not self.has_received_term:
                 self.has_received_term = True
                 self.send(signal.SIGTERM)
