@@ -2,10 +2,11 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
-# The tools of .venv come first, whatever shell calls make.
+# Programs in .venv come before others of the same name, whatever the PATH of the shell that calls make.
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 export PYTHONPATH := $(CURDIR)
-# Empty, whatever the environment says: PyTorch and transformers start 8 s later without bytecode.
+# Let Python write bytecode, even if the caller's environment forbids it: without bytecode, PyTorch and transformers
+# start 8 s later.
 export PYTHONDONTWRITEBYTECODE :=
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 LOCALCLOUD := $(PYTHON) -m localcloud

@@ -27,7 +27,7 @@ def fused(q, k, v):
 
 
 def blocks(q, k, v):
-    """Return causal attention, computed per block of queries without the keys after the block."""
+    """Return causal attention, computed for one block of queries at a time, without later keys."""
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):

@@ -26,7 +26,7 @@ def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
 
 
 def warn_of_distortion(*directories: Path) -> None:
-    """Create the directories; warn of each on an ext4 without a journal, which distorts times."""
+    """Create the directories; print a warning for each that is on ext4 without a journal."""
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
         if has_no_journal(directory):

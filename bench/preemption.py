@@ -69,7 +69,7 @@ def main() -> int:
         config.write_text(CONFIG)
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
         wait_until(lambda: last_step(fleet) > 80)
-        before = last_step(fleet)  # now: the preemption deletes the metrics
+        before = last_step(fleet)  # read it now, because the preemption deletes the metrics
         watch_outage = outage(cloud, lambda: by_watch(fleet, before))
         show("watch", watch_outage)
         show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))

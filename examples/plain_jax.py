@@ -37,7 +37,8 @@ def main(checkpoints: Path) -> int:
             if jax.process_index() == 0:
                 checkpoints.mkdir(parents=True, exist_ok=True)
                 newest.write_text(str(step))
-            # SIGTERM can reach this process later than others. It must not kill the exiting Python.
+            # SIGTERM can reach this process later than the others. Ignore it now, so that it does
+            # not kill the process while Python exits.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return SAVED
 
