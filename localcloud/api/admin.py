@@ -116,7 +116,10 @@ class Admin(Methods):
         return self._faults.show()
 
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults of the API and of workers, except power off; return the empty lists."""
+        """End all faults of the API, and all of workers except power off.
+
+        Returns the active faults of the API, of which there are none.
+        """
         self._faults.clear()
         for node in self._nodes.all():
             for worker in node.workers:

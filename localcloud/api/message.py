@@ -24,7 +24,10 @@ class Message:
     fields: Mapping[str, Any]
 
     def read(self, value: Any, path: str) -> dict[str, Any]:
-        """Return the message as stored: no output-only fields, no empty values except messages."""
+        """Validate the message, and return the fields to store.
+
+        Omits output-only fields, and empty values other than messages. Raises HTTP 400.
+        """
         if not isinstance(value, dict):
             raise invalid(path, f"{path} is {_shorten(value)}, not an object")
         stored_fields = {}

@@ -261,7 +261,8 @@ def make_tree(
     """
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
-    for abandoned in tree.parent.glob("*.partial-*"):  # running builds hold the lock
+    # A running build would hold the lock, so these are remains of killed builds.
+    for abandoned in tree.parent.glob("*.partial-*"):
         _remove(abandoned)
     partial = partial_of(tree)
     tail: list[str] = []
