@@ -149,7 +149,7 @@ def _join(job: Job) -> None:
     if job.contract.num_processes > 1:
         from train.run.mesh import join
 
-        # Nothing ends these processes if another one fails before it joins, so do not wait long.
+        # If a process fails before it joins, nothing ends the others. So they do not wait long.
         join(job.contract, job.cfg.heartbeat_timeout, join_timeout=300)
 
 
@@ -249,7 +249,9 @@ def _export(job: Job) -> int:
             corpus.tokenizer.write(directory)
     from train.run.mesh import from_process_0
 
-    from_process_0(True)  # the others wait: JAX's shutdown barrier would abort a long write
+    # Make the other processes wait for process 0 here: if they waited in JAX's shutdown barrier
+    # instead, its time limit would abort a long write.
+    from_process_0(True)
     _show(f"{to}/{file.name}")
     return contract.DONE
 

@@ -156,7 +156,7 @@ class CorpusCache:
     def wait_and_fetch(self, directory: Path) -> bool:
         """Wait until process 0 has uploaded the corpus, download it, and return True.
 
-        Returns False if process 0 does not change PULSE for SILENT_SECONDS, or if the copy cannot
+        Returns False if the object PULSE does not change for SILENT_SECONDS, or if the copy cannot
         be downloaded.
         """
         pulse, changed = b"", time.monotonic()
@@ -180,7 +180,7 @@ class CorpusCache:
         return False
 
     def write_pulse(self) -> None:
-        """Change PULSE, so that the other processes keep waiting."""
+        """Change the object PULSE, so that the other processes keep waiting."""
         try:
             write_atomically(parse_location(f"{self._location}/{PULSE}"), str(time.time()))
         except Exception as err:  # storage clients raise their own error types

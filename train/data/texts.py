@@ -195,7 +195,8 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
     selection = (cfg.id, cfg.name, cfg.split, cfg.text_key)
     digest = hashlib.sha256(repr(selection).encode())
     if directory.is_dir():
-        cfg = replace(cfg, id=str(directory.absolute()))  # "text" would be a format, not ./text
+        # Use the absolute path: load_dataset takes "text" for a file format, not for ./text.
+        cfg = replace(cfg, id=str(directory.absolute()))
         digest.update(digest_of(sorted(p for p in directory.rglob("*") if p.is_file())).encode())
     elif str(cfg.id).startswith((".", "/", "~")):
         raise ConfigError(f"data.dataset.id: {cfg.id} is neither a directory nor owner/name")
