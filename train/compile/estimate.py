@@ -185,7 +185,7 @@ class _Walk:
 
     def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
-            return  # not a kernel: it costs nothing
+            return  # this custom call is no kernel, and costs nothing
         total, flops = self.total, times * attention_flops(instruction, computation)
         total.not_estimated[_base_name(instruction)] += times
         total.kernel_flops += flops
@@ -263,7 +263,7 @@ class _Walk:
         is_in_loop: bool,
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
-        if instruction.opcode.endswith("-start"):  # the result of a -start contains its operands
+        if instruction.opcode.endswith("-start"):  # a -start operation returns its operands, too
             names = [name for name in instruction.operands if name in computation]
             operands = sum(computation[name].size() for name in names)
             size = max(size - operands, size // 2)
@@ -289,7 +289,8 @@ class _Walk:
         if not transfer_type:
             return
         kind, n = transfer_type[1].lower().replace("_", "-"), self._slices
-        size = sum(a.bytes for a in instruction.arrays if a.shape)  # skip the send's scalar handle
+        # Do not count the scalar handle that a send also returns.
+        size = sum(a.bytes for a in instruction.arrays if a.shape)
         seconds = size * (n - 1) / n / self._slice.chip.dcn_bandwidth
         seconds *= 2 if kind == "all-reduce" else 1
         self._add(Transfer(kind, "DCN", True, is_in_loop), times, size, seconds)

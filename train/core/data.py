@@ -29,7 +29,7 @@ class Corpus:
         # All corpora have the same tokenizer; only a corpus of conversations has a chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
-        self._length = cfg.model.context + 1  # the last token of a sequence is only a target
+        self._length = cfg.model.context + 1  # one more, because the last token is only a target
         self._metas = metas
         if cfg.model.vocabulary < self.meta.vocabulary:
             raise ConfigError(

@@ -226,7 +226,7 @@ def _write(
     if template:
         if cfg.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
-        (directory / "train.learned").touch()  # create it even without conversations
+        (directory / "train.learned").touch()  # the file exists even if there are no conversations
         write_documents(directory, conversations(text, tokenizer, template), tokenizer)
     elif cfg.documents == "packed":
         write_documents(directory, packed(text, tokenizer), tokenizer)

@@ -204,10 +204,10 @@ class CorpusCache:
                 )
 
     def _put(self, filesystem: Any, path: Path, target: str) -> None:
-        if "://" not in self._location:  # buckets have no directories
+        if "://" not in self._location:  # only a local path needs a directory, unlike a bucket
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
-            with suppress(OSError):  # no hard links between file systems
+            with suppress(OSError):  # a hard link to another file system is impossible
                 os.link(path, target)
                 return
         filesystem.put_file(str(path), target)

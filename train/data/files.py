@@ -70,7 +70,7 @@ def _on_disk(path: Path, key: str) -> list[InputFile]:
     try:
         if path.is_file():
             return [path]
-        if path.is_dir():  # Path.glob refuses "."
+        if path.is_dir():  # Path.glob, called below, would refuse "."
             return []
     except OSError as err:
         raise failure(f"{key}: {path}: cannot be read", err) from err

@@ -100,7 +100,7 @@ class _Packed:
         self._learned = _mapped(learned, np.uint8) if learned.exists() else None
         sizes, firsts = np.fromfile(directory / f"{split}.documents", LENGTHS).reshape(-1, 2).T
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        if self._learned is None:  # neighboring chunks of a document share a token
+        if self._learned is None:  # divide long documents into chunks that share a token
             starts, sizes = _divided(starts, sizes.astype(np.int64), length)
             useful = sizes > 1
         else:

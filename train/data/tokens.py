@@ -64,7 +64,7 @@ class Settings:
         if not isinstance(settings, dict):
             raise ValueError("must be a JSON object")
         template = settings.get("chat_template")
-        if isinstance(template, list):  # several templates, with names
+        if isinstance(template, list):  # a list contains several templates, with names
             templates = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
             template = templates.get("default")
         values = {"eos_token": settings.get("eos_token"), "bos_token": settings.get("bos_token")}
@@ -135,7 +135,8 @@ class Tokenizer:
             marked_chars = np.concatenate(
                 [np.full(len(text), is_marked) for text, is_marked in spans]
             )
-            before = np.concatenate([[0], np.cumsum(marked_chars)])  # marked characters so far
+            # The number of marked characters before each position.
+            before = np.concatenate([[0], np.cumsum(marked_chars)])
             starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
             # Llama 3's offsets exclude spaces, so a token of only spaces has an empty range.
             starts = np.minimum(starts, np.maximum(ends - 1, 0))

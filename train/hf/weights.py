@@ -144,7 +144,8 @@ class _Weights:
         source = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{source}: model")
-            options = asdict(self.model)  # files of other programs contain no options
+            # Used if the file has none, because another program wrote it.
+            options = asdict(self.model)
             return None, section(ModelConfig, exported or options, source, "model."), source
         if content is None:
             raise ConfigError(f"{source} needs a {CONFIG} beside it, with the model's options")

@@ -271,7 +271,7 @@ class Checkpoints:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.damaged"
         if self._fs.exists(aside):
             self._fs.rm(aside, recursive=True)
-        if self._bucket:  # a bucket cannot rename a prefix
+        if self._bucket:  # in a bucket, a prefix can't be renamed
             self._fs.copy(path, aside, recursive=True)
             self._fs.rm(path, recursive=True)
         else:
@@ -371,7 +371,8 @@ class Checkpoints:
         crcs = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")  # whole files
+            # None: read whole files.
+            contents = self._fs.cat_ranges(paths, None, None, on_error="raise")
             crcs |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return crcs
 

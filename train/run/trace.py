@@ -67,7 +67,7 @@ class Tracer:
         try:
             jax.block_until_ready(state["step"])
             jax.profiler.start_trace(directory)
-        except Exception as err:  # the profiler's errors differ by device
+        except Exception as err:  # the profiler's error types differ by device
             log.warning("no trace at step %d: %s", step, " ".join(str(err).split()))
             return
         self._until = step + self._cfg.steps
@@ -79,5 +79,5 @@ class Tracer:
             jax.block_until_ready(state["step"])
             jax.profiler.stop_trace()
             log.info("traced up to step %d", step)
-        except Exception as err:  # the profiler's errors differ; the disk may be full
+        except Exception as err:  # the profiler's error types differ; the disk may be full
             log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))
