@@ -83,7 +83,7 @@ def _check_unchanged(
             retained = {
                 setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
             }
-            if "machines" in requested:  # each kind has its own default of mnt_shared
+            if "machines" in requested:  # each kind of machine has its own default of mnt_shared
                 del retained["mnt_shared"]
             raise CloudError(
                 f"local cloud {cloud.name!r} already has {_option(name)} {current[name]} "

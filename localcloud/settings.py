@@ -20,7 +20,8 @@ class Settings:
     image: str
     machines: str = "nspawn"  # one of machines.kinds.KINDS
     suite: str = ""  # Debian release of the machines; empty: the default for this host
-    mnt_shared: str = "shared"  # one of MNT_SHARED: shared by all machines, or local to each
+    # One of MNT_SHARED: /mnt/shared is one directory, or local to each machine.
+    mnt_shared: str = "shared"
 
     @property
     def endpoint(self) -> str:

@@ -158,7 +158,8 @@ class MachineTypes:
         return {
             **self._frame.common_fields("machineType", scope, machine_type.name),
             "description": f"{cpus} vCPUs, {memory_gb} GB RAM, {chips} TPU chips",
-            "zone": scope.rpartition("/")[2],  # the zone's name; other resources have its URL
+            # Here the zone's name, in other resources the zone's URL.
+            "zone": scope.rpartition("/")[2],
             "guestCpus": cpus,
             "memoryMb": memory_gb * 1024,
             "imageSpaceGb": 0,

@@ -187,14 +187,14 @@ class Lifecycle:
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
-        except SweepError as error:  # serve requests anyway; retry_sweep() tries again
+        except SweepError as error:  # serve requests anyway; retry_sweep() deletes them later
             self._unknown_machines = tuple(error.failures)
         except Exception:
             self._log.exception("deleting unknown machines failed; the next start tries again")
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                if operation.verb != "update":  # an update boots no machines; the next loop does
+                if operation.verb != "update":  # the operation boots machines, unlike an update
                     resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.all():

@@ -264,7 +264,7 @@ class NodeTable(ZonalTable[Node]):
         return [machine for (machine,) in rows]
 
     def _some(self, where: str, *values: object) -> list[Node]:
-        with self._database.transaction():  # so that nodes and workers match
+        with self._database.transaction():  # read nodes and their workers in one state
             return super()._some(where, *values)
 
     def _read(self, rows: Sequence[tuple]) -> list[Node]:

@@ -171,7 +171,7 @@ class Accounts:
             life = claims["exp"] - claims["iat"]
         except (GoogleAuthError, ValueError, TypeError, OverflowError) as error:
             raise GrantError("invalid_grant", f"not a valid JWT: {error}") from None
-        if not life <= TOKEN_LIFE + _CLOCK_SKEW:  # this form also refuses NaN
+        if not life <= TOKEN_LIFE + _CLOCK_SKEW:  # this condition is also true for NaN
             raise GrantError("invalid_grant", "the JWT is valid for longer than an hour")
         return claims
 

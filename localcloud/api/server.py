@@ -42,7 +42,7 @@ from localcloud.api.routing import (
 )
 from localcloud.machines.interface import Machines
 
-PARALLEL = 4  # machines that are created, booted or deleted at the same time
+PARALLEL = 4  # how many machines are created, booted or deleted at the same time
 GRACE_S = 8.0  # how long a stopping server waits for running jobs
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"

@@ -51,11 +51,12 @@ def remove(prefix: str, machine: str) -> None:
     """Kill all processes in a machine's group below ``prefix``; remove its groups."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
-        (unified / "cgroup.kill").write_text("1")  # cgroup-v2.rst, "cgroup.kill", Linux 5.14
+        # The file exists since Linux 5.14 (cgroup-v2.rst).
+        (unified / "cgroup.kill").write_text("1")
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # fails while the cloud has other machines
+            (top / prefix).rmdir()  # this fails while the cloud has other machines
 
 
 def populated(prefix: str, machine: str) -> bool:

@@ -109,7 +109,8 @@ class HostMachines(Machines):
                 write_atomically(external, f"{spec.external or spec.address}\n")
             names, internal_by_external = {}, {}
             for file in self.cloud.machines.glob("*/address"):
-                with contextlib.suppress(FileNotFoundError):  # deleted by another thread
+                # Another thread has deleted the machine.
+                with contextlib.suppress(FileNotFoundError):
                     own = names[file.parent.name] = _read(file)
                     if (external_address := _read(file.with_name("external"))) != own:
                         internal_by_external[external_address] = own

@@ -47,7 +47,8 @@ PACKAGES = (
 )
 DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")
-RECIPE = 2  # version of _finish(): increment after a change, to rebuild cached images
+# Version of _finish(). Increment it with each change of _finish(), so that images are rebuilt.
+RECIPE = 2
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _IMAGE_NAME = re.compile(
     r"[a-z]+-[0-9a-f]{12}(\.[0-9a-f]{8}\.ext4|\.accelerator|\.qemu)?(\.partial-\d+)?"
@@ -198,7 +199,7 @@ def lock_images(report: Callable[[str], None]) -> Iterator[None]:
                 report("waiting: another local cloud is building the machines' root file system")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is_same_directory(images_directory(), handle):
-                continue  # another process replaced the directory: lock the new one
+                continue  # another process has replaced the directory, so lock the new one
             yield
             return
         finally:
@@ -332,7 +333,8 @@ def _finish(root: Path, host_pem: str) -> None:
         inside(root, "update-ca-certificates")
     guest.install(root)
     for stamp in ("etc/.updated", "var/.updated"):
-        (root / stamp).touch()  # otherwise each first boot runs update services (systemd.unit(5))
+        # Without this file, the first boot runs update services (systemd.unit(5)).
+        (root / stamp).touch()
 
 
 def inside(root: Path, *command: str) -> None:

@@ -15,7 +15,7 @@ from localcloud.machines import mounts
 from localcloud.machines.commands import run
 from localcloud.machines.interface import DataDisk
 
-PREFIX = "google-"  # as Google's guest environment names disks
+PREFIX = "google-"  # the prefix of disk names in Google's guest environment
 
 
 def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:

@@ -19,7 +19,8 @@ from localcloud.machines import processes
 from localcloud.machines.commands import run
 
 RANGE = IPv4Network("198.18.0.0/15")
-_PRIVATE = IPv4Network("10.0.0.0/8")  # suggested if all of RANGE is in use (RFC 1918)
+# An error suggests this range if all of RANGE is in use (RFC 1918).
+_PRIVATE = IPv4Network("10.0.0.0/8")
 PREFIX = 22  # about 1000 machines per cloud, 128 clouds per host
 FIRST_MACHINE = 10
 METADATA = IPv4Address("169.254.169.254")

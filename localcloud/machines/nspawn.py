@@ -67,7 +67,7 @@ class NspawnMachines(HostMachines):
             disk = mounts.disk(directory / _DISK, DISK_GIB)
             machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self._is_listed(spec.name):  # first boot only
+            if not self._is_listed(spec.name):  # this is the first boot
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
@@ -206,7 +206,8 @@ class NspawnMachines(HostMachines):
                 "systemd-run",
                 "--quiet",
                 "--collect",
-                "--service-type=exec",  # return after execve, so that alive() finds the process
+                # Systemd-run returns after execve, so that alive() finds the process.
+                "--service-type=exec",
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",
                 "--property=KillMode=mixed",
@@ -282,7 +283,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
         capture_output=True,
     )  # fmt: skip
     home = root / "home" / user
-    if not home.is_dir():  # a system user, such as root
+    if not home.is_dir():  # the user is a system user, such as root
         return
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh/authorized_keys").write_text(

@@ -69,7 +69,7 @@ class QemuMachines(HostMachines):
         processes.end(self._console_argument(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
-        mounts.unmount_below(directory)  # a server killed in _seed leaves its mount
+        mounts.unmount_below(directory)  # a server that was killed in _seed has left a mount
 
     def shut_down(self, name: str) -> None:
         """Press the machine's ACPI power button; do nothing if the machine is off."""

@@ -53,7 +53,7 @@ def _session(directory: Path) -> Iterator[TextIO]:
             # to 107 bytes and the path of a machine's directory can be longer.
             connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
             with connection.makefile("rw", encoding="utf-8") as lines:
-                lines.readline()  # qemu's greeting
+                lines.readline()  # skip qemu's greeting
                 yield lines
     finally:
         os.close(descriptor)
