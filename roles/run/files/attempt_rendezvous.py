@@ -160,7 +160,7 @@ class Rendezvous:
         """Accept a connection, send a nonce over it, and add it to ``unverified``."""
         try:
             connection = Connection(listener.accept()[0])
-        except OSError:  # the connection is closed already
+        except OSError:  # the other side has closed the connection
             return
         nonce = secrets.token_hex(16).encode()
         if connection.send_line(nonce):
@@ -209,7 +209,7 @@ class Rendezvous:
             return False
         peer.name = self.name(number)
         peer.seal_with(mac(self.key, b"session", nonce, peer_nonce.encode()), is_server=True)
-        arrived[number] = peer  # an earlier connection of this worker is closed later
+        arrived[number] = peer  # an earlier connection of the same worker is closed later
         peer.send({"welcome": True})
         for field in COMPARED:
             if identity.get(field) != self.identity[field]:

@@ -127,7 +127,7 @@ def _opener(is_proxied: bool) -> OpenerDirector:
 
 def request_failure(error: OSError) -> str:
     """Return the cause of a failed request, on one line."""
-    if hasattr(error, "code"):  # an urllib.error.HTTPError
+    if hasattr(error, "code"):  # the error is an urllib.error.HTTPError
         try:
             message = json.loads(error.read())["error"]["message"]
         except (OSError, ValueError, KeyError, TypeError):
