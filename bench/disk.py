@@ -18,7 +18,7 @@ def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     """
     device = directory.stat().st_dev
     name = root / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"
-    if not name.exists():  # not a block device: overlay, tmpfs, NFS
+    if not name.exists():  # the directory is on no block device, but on overlay, tmpfs or NFS
         return False
     disk = name.resolve().name
     journals = (root / "proc/fs/jbd2").glob(f"{disk}-*")

@@ -222,7 +222,7 @@ def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")
-    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # 32: max_seq_len in levanter.yml
+    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # as max_seq_len in levanter.yml
     (folder / "code/tokens.jsonl").write_text(tokens * 1000)
     first = Attempt(trainer, 1, folder, env)
     first.wait_for(trainer.step, STEPS_BEFORE_KILL)

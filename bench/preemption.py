@@ -121,7 +121,8 @@ def by_watch(fleet: Fleet, before: int) -> float:
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
     cloud = fleet.cloud
-    metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]  # contains the ssh key
+    # The metadata contain the ssh key.
+    metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]
     client.request(cloud, "DELETE", f"{NODES}/{TPU}")
     wait_until(lambda: not state_of(cloud))
     body = {
@@ -155,7 +156,7 @@ def last_step(fleet: Fleet) -> int:
     """Return the last step in the run's metrics on the TPU; 0 if there are none."""
     try:
         return fleet.metrics("cut")[-1]["step"]
-    except (OSError, ValueError, IndexError):  # machine or file missing, or line incomplete
+    except (OSError, ValueError, IndexError):  # no machine, no file, or an incomplete line
         return 0
 
 

@@ -64,7 +64,7 @@ class Losses:
                 try:
                     self._read_file(file)
                 except OSError:
-                    continue  # the machine is being deleted
+                    continue  # the file's machine is being deleted
 
     def _read_file(self, file: Path) -> None:
         with file.open("rb") as stream:

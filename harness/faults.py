@@ -90,7 +90,8 @@ def _no_capacity(run: DisturbedRun) -> None:
 
 
 def _api_fails(run: DisturbedRun) -> None:
-    run.signal_trainer("KILL", f"{TPU}-w1")  # this needs the API, so do it before the fault
+    # Send the signal before the fault, because this needs the API.
+    run.signal_trainer("KILL", f"{TPU}-w1")
     run.fault("error", "*", "503", "--for", "45")
     assert not _api_answers(run)
     run.watch()
@@ -107,7 +108,7 @@ def _api_answers(run: DisturbedRun) -> bool:
 def _cut(run: DisturbedRun) -> None:
     run.fault("worker", f"{TPU}-w1", "cut")
     run.watch()
-    time.sleep(35)  # longer than the rendezvous may take
+    time.sleep(35)  # wait until the rendezvous has failed
     run.fault("worker", f"{TPU}-w1", "reconnect")
 
 

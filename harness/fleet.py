@@ -179,7 +179,7 @@ class Fleet:
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except BaseException:
-                kill_tree(process.pid)  # else Ansible's child processes keep running
+                kill_tree(process.pid)  # without this, Ansible's child processes keep running
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 

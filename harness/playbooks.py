@@ -41,7 +41,8 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
     return {
         **inherited,
         "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # prints a line per host and task
+        # This callback prints a line per host and task.
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
         "ANSIBLE_SSH_EXECUTABLE": str(ssh),
         "TPUFLEET_LOCALCLOUD_DIR": str(local_api.state.parent),

@@ -93,7 +93,7 @@ class Attempt:
             clean_environment()
             | cache_variables(self._compile_cache)
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as launches on a fleet set it
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # a launch on a fleet sets this, too
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str(
