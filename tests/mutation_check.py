@@ -65,7 +65,8 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
         if status not in KILLED:
             output = mutmut("show", mutant).splitlines()
             diff = [line for line in output if line.startswith(("+", "-"))]
-            lines += ["", f"{status}: {mutant}", *diff[2:]]  # without the names of the files
+            # Without the two lines that name the files.
+            lines += ["", f"{status}: {mutant}", *diff[2:]]
     return "\n".join(lines) + "\n"
 
 

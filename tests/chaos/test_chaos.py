@@ -115,7 +115,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: DisturbedRun, fault: F
         ),
         BACK_WITHIN_S,
     )
-    slow_down_training(disturbed.fleet)  # the machines may be new
+    slow_down_training(disturbed.fleet)  # again, because the fault may have led to new machines
     client.request(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"

@@ -207,7 +207,7 @@ def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp
     assert read_disk(api.compute, ZONE, "corpus") is None
 
 
-#: Fleets whose filling is planned, with what the plan or the error says.
+#: Fleets with a disk to fill, each with a text that the plan or the error must contain.
 PLANS = {
     "a new hyperdisk": (ML_POD, "nobody can write to this Hyperdisk any more"),
     "a type that cannot be shared": (

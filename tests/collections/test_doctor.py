@@ -60,7 +60,7 @@ def test_only_problems_are_counted():
     assert verdict(findings[:1]) == "no problems"
 
 
-# --- this computer ---------------------------------------------------------------------------
+# --- findings about this computer ------------------------------------------------------------
 
 
 def test_make_env_is_the_fix_for_an_old_python_and_an_old_ansible_core(monkeypatch):
@@ -142,7 +142,7 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
     assert "planted" not in exposed.line + misplaced.line
 
 
-# --- the cloud -------------------------------------------------------------------------------
+# --- findings about the cloud ----------------------------------------------------------------
 
 
 def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
@@ -206,7 +206,7 @@ def test_expired_credentials_make_the_other_checks_unknown(scripted):
     assert {finding.state for finding in findings[1:]} == {"unknown"}
 
 
-# --- fleet, quota, bucket --------------------------------------------------------------------
+# --- findings about fleet, quota and bucket --------------------------------------------------
 
 
 def test_the_fleet_file_is_read_as_create_reads_it():
@@ -297,7 +297,7 @@ def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):
     assert [(sent.method, sent.authorization) for sent in scripted.asked] == [("GET", "")] * 2
 
 
-# --- network ---------------------------------------------------------------------------------
+# --- findings about the network --------------------------------------------------------------
 
 
 def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
@@ -323,7 +323,7 @@ def test_a_closed_port_is_reported_with_the_error_of_the_system():
     assert "w0: connection refused (127.0.0.1 port 1). Next step: wait a minute" in line
 
 
-# --- workers ---------------------------------------------------------------------------------
+# --- findings about workers ------------------------------------------------------------------
 
 
 def test_equal_findings_are_one_line_and_an_unreachable_worker_hides_no_other():

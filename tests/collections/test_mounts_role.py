@@ -13,7 +13,8 @@ from tests.collections.role_templates import local_play
 HEADER = "# A mount of tpufleet. Ansible managed\n"
 OLD = HEADER + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
 PLAIN = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
-#: All units are active. The unit named in "busy" cannot be stopped. "run" has the state of a run.
+#: A fake systemctl. All units are active. The unit named in the file "busy" cannot be stopped. The
+#: file "run" has the state of a run.
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> {here}/asked
 case "$*" in

@@ -201,7 +201,7 @@ def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
     assert timer.name != WATCH.name
     waits = ("After=", "Before=", "Requires=", "Requisite=", "BindsTo=", "Conflicts=")
     assert [line for line in lines if line.startswith(waits)] == ["After=network-online.target"]
-    # The playbook starts at once, without a lock.
+    # The only command is the playbook itself: nothing waits for a lock first.
     starts = [line for line in lines if line.startswith("ExecStart")]
     assert starts == ["ExecStart=:/a playbooks/kill.yml"]
 

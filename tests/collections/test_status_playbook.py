@@ -156,7 +156,7 @@ def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(status_of_
 def test_a_tpu_in_a_zone_that_was_not_listed_is_not_shown_as_preempted(
     environment, local_api, tmp_path, zones
 ):
-    """Both status and report: the record's zone is us-east1-d."""
+    """Checks status.yml and report.yml; the TPU's zone in the record is us-east1-d."""
     page, status_file, inventory = tmp_path / "r.html", tmp_path / "s.json", tmp_path / "inventory"
     inventory.mkdir()
     options = (ROOT / "inventory/local/tpu.yml").read_text()

@@ -178,7 +178,7 @@ def test_fleet_state_may_be_a_directory_or_a_bucket(emulator, monkeypatch, tmp_p
 
 
 def test_a_slow_download_is_not_discarded(scripted, monkeypatch):
-    ticks = itertools.count(0, 70)  # each look at the clock is 70 s later
+    ticks = itertools.count(0, 70)  # the clock advances by 70 s each time it is read
     slow = SimpleNamespace(time=lambda: next(ticks))
     monkeypatch.setattr("google.auth.transport.requests.time", slow)
     scripted.handler = lambda _: Reply(b"data")

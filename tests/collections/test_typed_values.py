@@ -95,7 +95,8 @@ def test_an_error_about_the_environment_shows_no_value():
         ("false", "none"),
         ("newest", "newest"),
         ("All", "all"),
-        ("gs://mine/checkpoints", "none"),  # the location of checkpoints, from the inventory
+        # A location comes from the inventory's variable of this name.
+        ("gs://mine/checkpoints", "none"),
     ],
 )
 def test_the_option_checkpoints_accepts_several_forms(option, expected):

@@ -190,9 +190,8 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     result = watch(local_api, *arguments)
     for pid in (tmp_path / "ssh.pids").read_text().split():
         with suppress(ProcessLookupError):
-            os.kill(
-                int(pid), signal.SIGKILL
-            )  # Ansible does not end ssh; systemd would, with the service
+            # Ansible leaves ssh running. If the watch is a service, systemd ends ssh with it.
+            os.kill(int(pid), signal.SIGKILL)
 
     output = flat(result)
     assert result.returncode == 0, result.stdout + result.stderr

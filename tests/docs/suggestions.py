@@ -167,7 +167,7 @@ def of_yaml(source: str, location: str) -> Iterator[Text]:
 def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:
     """Yield the playbooks that a text names, with the options that follow."""
     if _NAMED.fullmatch(text.text):
-        return  # only a path, not a command
+        return  # the text is only a path, not a command
     for match in _PLAYBOOK.finditer(text.text):
         options, position = [], match.end()
         while option := _OPTION.match(text.text, position):

@@ -110,7 +110,7 @@ def trainer(request) -> Trainer:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, trainer):
     wheels = tmp_path_factory.mktemp("wheels")
-    publish(wheels, OWN, "1.0")  # a package that is in no index
+    publish(wheels, OWN, "1.0")  # publish a package that is in no other index
     folder = tmp_path_factory.mktemp("inventory")
     tpu = fleet_entry("own", trainer.workers)
     inventory = write_inventory(folder, tpu_fleet=[tpu], jax_own_wheels=str(wheels / OWN))

@@ -42,11 +42,12 @@ def fleet(tmp_path_factory):
     with own_or_existing_cloud("no-way-in") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
-        fleet.must_play("setup.yml", "-e", "renew=true")  # on an existing cloud, too
+        # Renew: an existing cloud may be set up without the secrets.
+        fleet.must_play("setup.yml", "-e", "renew=true")
         yield fleet
 
 
-# Ports.
+# Tests of ports.
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_outsiders_can_connect_only_to_ssh(fleet, from_outside, listeners):
         fleet.on(peer, "bash", "-c", f"exec 3<>/dev/tcp/{address}/8476")
 
 
-# Secrets.
+# Tests of secrets.
 
 
 class ProcessList:
@@ -199,7 +200,8 @@ def launched(fleet, tmp_path_factory):
 
     def play(playbook: str, *options: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            verbose.setenv("ANSIBLE_VERBOSITY", "3")  # for the playbooks that restart.yml starts
+            # This applies also to playbooks that restart.yml starts.
+            verbose.setenv("ANSIBLE_VERBOSITY", "3")
             played = fleet.must_play(playbook, *common, *options)
         printed[playbook] = printed.get(playbook, "") + played.output
 

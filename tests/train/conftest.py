@@ -26,7 +26,7 @@ from tests.train.bucket import emulated_bucket
 from train.core.config import Config, build
 from train.run import contract
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for child processes, too
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # child processes inherit this
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -47,7 +47,8 @@ def tree(text_file: Path) -> dict[str, Any]:
     return {
         "steps": 40,
         "batch": 8,
-        "hang_after": 0,  # a refused run does not call end(), which would stop the watchdog
+        # No watchdog, because only end() stops it, and a refused run does not call end().
+        "hang_after": 0,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
         # The rate is constant after the warm-up, so no loss depends on ``steps``.

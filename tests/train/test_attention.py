@@ -98,7 +98,7 @@ def test_positions_of_a_segment_attend_only_to_their_own_segment(kind: str):
     y = attention.causal(*arrays, kind, jnp.array(segments))
     np.testing.assert_allclose(y, expected, atol=2e-6)
     slope = jax.grad(lambda a: jnp.sum(attention.causal(*a, kind, jnp.array(segments))[:, 31:40]))
-    assert not slope(arrays)[2][1, :31].any()  # values of another segment
+    assert not slope(arrays)[2][1, :31].any()  # these values are in another segment
 
 
 def test_bfloat16_attention_computes_in_float32():

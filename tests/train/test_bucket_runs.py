@@ -108,7 +108,7 @@ def test_the_bucket_has_all_checkpoints_and_no_remains_of_a_save(resumed: Resume
 def test_an_attempt_on_new_disks_does_not_compile_its_step_again(resumed: Resumed):
     assert resumed.second_log.count("compiled programs from gs://") == 2
     uploaded = updates(resumed.files.find(COMPILED))
-    assert len(uploaded) == 1  # JAX writes in process 0 only
+    assert len(uploaded) == 1  # JAX writes its cache in process 0 only
     for process in ("w0", "w1"):
         compiled = (resumed.second / process / "compiled").iterdir()
         assert updates(path.name for path in compiled) == uploaded

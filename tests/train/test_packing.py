@@ -106,7 +106,7 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
         observed = sorted(
             bytes(d.astype(np.uint8)).decode() for row in rows for d in documents(row)
         )
-        assert learned == meta.train - len(expected)  # all but each document's first token
+        assert learned == meta.train - len(expected)  # all tokens except the first of each document
         assert {text for text in observed if text.endswith("\n\n") and "long" not in text} == {
             f"{text}\n\n" for text in expected if "long" not in text
         }
@@ -117,7 +117,7 @@ def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus
     learned = held.at(range(len(held)))[:, LEARNED].sum()
     assert 0 < learned < corpus.meta.heldout
     assert corpus.meta.heldout_learned == learned
-    assert corpus.meta.heldout_bytes == learned  # a token is a byte
+    assert corpus.meta.heldout_bytes == learned  # because each token is a byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -161,7 +161,8 @@ def test_documents_have_the_same_loss_packed_and_alone(
 ):
     cfg = replace(cfg, model=replace(cfg.model, positions=positions, kv_heads=1, layers=2))
     params = jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg.model)
-    params = {name: 5 * a for name, a in params.items()}  # so that attention matters
+    # Larger parameters, so that attention has an effect.
+    params = {name: 5 * a for name, a in params.items()}
     row = max(corpus.rows(0), key=lambda row: row[SEGMENTS].max())
     alone = [(float(mean_loss(params, d[None], cfg)), len(d) - 1) for d in documents(row)]
     assert len(alone) > 1

@@ -101,7 +101,8 @@ def test_wandb_without_a_key_warns_and_records_offline_with_one_id(
     report_steps(cfg, run_contract, 4, 5)
     recorded = sorted(run_contract.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
-    assert len({path.name for path in recorded}) == 1  # the name is run-ID.wandb
+    # Both attempts have the same file name, run-ID.wandb.
+    assert len({path.name for path in recorded}) == 1
     messages = [record.message for record in caplog.records if record.name.startswith("train.")]
     assert len(messages) == 2  # one line per attempt
     assert messages[0].startswith(

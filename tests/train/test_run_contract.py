@@ -198,7 +198,7 @@ def test_finished_with_wait_returns_all_steps_in_order():
 class SlowDevice:
     """Fake device on which each call takes ``seconds``.
 
-    It is also the clock, whose time advances only while a result is awaited.
+    It is also the test's clock; its time advances only while a result is awaited.
     """
 
     def __init__(self, seconds: float) -> None:

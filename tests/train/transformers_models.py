@@ -34,7 +34,8 @@ def make(directory: str) -> None:
 def save(model: transformers.PreTrainedModel, directory: Path, options: dict[str, str]) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
-        for parameter in model.parameters():  # so that norms and biases are neither 1 nor 0
+        # Change parameters, so that norms are not 1 and biases are not 0.
+        for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     model.to(getattr(torch, options["dtype"]))
     model.save_pretrained(directory, max_shard_size=options["shard_size"])

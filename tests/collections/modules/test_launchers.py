@@ -196,7 +196,7 @@ def test_an_exception_in_one_jax_process_ends_it_while_the_others_wait_for_it(tm
         command = ("jax", "--", "python", "trainer.py")
         started.append(launch(tmp_path, *command, environ=environ))
 
-    _, errors = started[1].communicate(timeout=120)  # JAX's shutdown barrier takes 300 s
+    _, errors = started[1].communicate(timeout=120)  # less than the 300 s of JAX's shutdown barrier
 
     assert started[1].returncode == 1
     assert "ValueError: the shapes differ" in errors

@@ -45,7 +45,8 @@ class Run:
         self.folder, self.log = parent / "mine", parent / "mine/log"
         self.folder.mkdir()
         self.log.write_bytes(log)
-        self.objects: dict[int, dict[str, bytes]] = defaultdict(dict)  # by attempt and name
+        # Stored objects by attempt and name.
+        self.objects: dict[int, dict[str, bytes]] = defaultdict(dict)
 
     def begin(self, number: int) -> None:
         write_attempt(self.folder, attempt_of(self.folder, number))
@@ -96,7 +97,7 @@ class Run:
 
 
 class Disk(Run):
-    """A run with attempt 1, which notes the lines that must be stored."""
+    """A run with attempt 1, and a record of the lines that must be stored."""
 
     def __init__(self, parent: Path) -> None:
         super().__init__(parent, b"before\n" * 9)

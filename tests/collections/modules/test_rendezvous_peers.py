@@ -110,7 +110,7 @@ def test_messages_of_strangers_do_not_prevent_the_rendezvous(messages, stays):
             for message in messages:
                 stranger.sendall(message)
         except OSError:
-            pass  # worker 0 closed the connection
+            pass  # worker 0 has closed the connection
         if not stays:
             stranger.close()
         assert rendezvous_succeeds(worker0)

@@ -98,7 +98,7 @@ def test_the_command_runs_in_the_release_with_the_config_and_returns_its_output(
 
     first, second = result["output"]
     assert first.startswith(f"mine 'steps: 10\\n' ['{worker.release}']")
-    assert second == " [2Jhere True"  # without the escape character
+    assert second == " [2Jhere True"  # the escape character was removed
     assert "a-long-secret" not in result["process_output"]
     assert not result["changed"]
 
@@ -116,7 +116,7 @@ def test_a_held_device_is_refused_with_its_holder(worker, holder):
 
     refused = worker.run()
     on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
-    unset = worker.run(env={"JAX_PLATFORMS": ""})  # JAX chooses the TPU
+    unset = worker.run(env={"JAX_PLATFORMS": ""})  # if the value is empty, JAX chooses the TPU
 
     assert f"(pid {child.pid}) holds {worker.device}" in refused["msg"]
     assert "playbooks/kill.yml -e strays=true, or use the CPU" in refused["msg"]

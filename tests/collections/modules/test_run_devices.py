@@ -103,7 +103,7 @@ def test_a_zombie_holds_no_device_and_a_stopped_process_does(tmp_path, holder):
     [line] = holders(str(device))
     assert line.endswith(f"(pid {child.pid}) holds {device}")
 
-    child.kill()  # a zombie, because no process waits for it yet
+    child.kill()  # the child becomes a zombie, because no process waits for it yet
     deadline = time.monotonic() + 10
     while f"{child.pid} (" in state(child) and " Z " not in state(child):
         assert time.monotonic() < deadline

@@ -254,7 +254,8 @@ def test_workers_that_share_their_checkpoints_start_when_all_have_arrived(worker
 
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
     workers.all_began()
-    assert not list(shared.parent.parent.iterdir())  # the file of the check is gone
+    # The file with which directories were compared is gone.
+    assert not list(shared.parent.parent.iterdir())
 
 
 @needs_mounts
@@ -267,7 +268,7 @@ def test_a_worker_that_dies_during_the_check_prevents_the_start(workers, shared,
             **unshared(shared),
             environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "60"},
         )
-    wait_for(lambda: list(shared.parent.parent.iterdir()))  # the file of worker 0
+    wait_for(lambda: list(shared.parent.parent.iterdir()))  # worker 0 has written its file
 
     workers.started[2].kill()
 

@@ -64,7 +64,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [sys.executable, "-I", self.program]  # as the first line of the program does
+        command = [sys.executable, "-I", self.program]  # like the program's shebang line
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -160,7 +160,7 @@ def test_the_service_continues_after_its_machine_was_suspended(worker):
     worker.start()
     wait_for(lambda: worker.stored(name="start.json") != "")
     worker.process.send_signal(signal.SIGSTOP)
-    time.sleep(6)  # longer than the interval of the service
+    time.sleep(6)  # longer than the interval at which the service stores output
     worker.write("one\n")
     worker.process.send_signal(signal.SIGCONT)
 

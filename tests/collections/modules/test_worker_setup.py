@@ -65,12 +65,12 @@ def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp
     (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 8}')
     assert is_complete(env)
 
-    (env / lost).write_text("")  # ext4 after a crash: the name exists, the data is lost
+    (env / lost).write_text("")  # as on ext4 after a crash: the file exists, its data is lost
 
-    assert is_complete(env)  # not checked again before the next boot
+    assert is_complete(env)  # the environment is not checked again before the next boot
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
-    assert not (env / "complete.json").exists()  # so that setup does not skip this worker
+    assert not (env / "complete.json").exists()  # removed, so that setup does not skip this worker
 
 
 def test_the_packages_of_a_lock_file_are_found():

@@ -105,7 +105,7 @@ def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run,
     assert f"{run} 2 {STATES[run]} 40 0.125 1,000" in text
     assert (f"{run}, pod-w0: ValueError: the end of crashed" in text) == (run == "crashed")
     if run == "finished":
-        assert "50% - pod-w0" in text  # 38 s of 76
+        assert "50% - pod-w0" in text  # 38 s of 76 s
 
 
 @in_both

@@ -175,7 +175,7 @@ def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
     assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in text
     assert "run learning_rate width held-out loss loss step state" in text
     order = [entry for entry in parsed_page(*views).texts if re.fullmatch(r"lr-\d+", entry)]
-    assert order[20] == best.name  # after the 20 rows of the overview
+    assert order[20] == best.name  # the table follows the overview's 20 rows
 
 
 def test_runs_with_different_code_or_equal_overrides_are_no_sweep():

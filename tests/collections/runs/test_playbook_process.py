@@ -183,7 +183,7 @@ def test_ansible_playbook_is_the_executable_beside_this_python():
 
 
 def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # the child runs in the project's directory
+    monkeypatch.chdir(tmp_path)  # a path relative to tmp_path must be made absolute for the child
     ids = ["a@/b", "c@prompt", "c@prompt_ask_vault_pass", "d@prompts"]
     cli_arguments = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
     monkeypatch.setattr(playbook_actor.context, "CLIARGS", cli_arguments)

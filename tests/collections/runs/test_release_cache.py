@@ -112,7 +112,8 @@ def test_a_release_that_is_not_cached_is_an_error(tmp_path):
 
 def test_code_that_changes_while_it_is_copied_is_not_cached(code):
     tree, name = staged(code)
-    (code / "train/main.py").write_text("print('changed')\n")  # the staged tree is hard links
+    # Changes the staged tree, too: it consists of hard links.
+    (code / "train/main.py").write_text("print('changed')\n")
     releases = code.with_name("releases")
 
     with pytest.raises(ReleaseError):

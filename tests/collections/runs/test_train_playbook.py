@@ -91,7 +91,7 @@ class Fleet:
         for source in PLUGINS.iterdir():
             target = plugins / source.name
             if source.name not in ("modules", "action"):
-                target.symlink_to(source)  # with the compiled files of earlier tests
+                target.symlink_to(source)  # a link, so that bytecode of earlier tests is used
                 continue
             target.mkdir()
             for file in source.glob("*.py"):

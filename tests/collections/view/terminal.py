@@ -56,7 +56,7 @@ class Terminal:
         while time.monotonic() < deadline:
             try:
                 chunk = os.read(self.keyboard, 65536)
-            except OSError:  # the other end is closed: the playbook is over
+            except OSError:  # the playbook has ended and closed its end
                 break
             self.written += chunk
             if not chunk or matches(self.screen):

@@ -27,7 +27,7 @@ def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypat
     ansible_display = SimpleNamespace(display=display, prompt_until=None)
 
     screen = Screen(ansible_display, None, lambda _: ["busy"], brief_progress, lambda _: False)
-    screen._stopped.set()  # the test calls what the ticker would call
+    screen._stopped.set()  # stop the ticker: the test itself calls what it would call
     screen._ticker.join()
     for _ in range(30):
         screen._print_progress()

@@ -126,7 +126,7 @@ def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record
     ("state", "wanted", "ended"),
     [
         ("training", "running", False),
-        ("failed", "running", False),  # the watch may launch it again
+        ("failed", "running", False),  # the watch may launch the run again
         ("stopping", "stopped", False),
         ("stopped", "stopped", True),
         ("done", "done", True),
@@ -147,8 +147,9 @@ DONE = {"state": "done", "wanted": "done"}
     [
         ({"runs": [DONE]}, True),
         ({"runs": [DONE, {"state": "training", "wanted": None}]}, False),
-        ({}, True),  # all were stopped, and their TPUs are deleted
-        ({"wanted": ["mine"]}, False),  # its new TPU is READY, and nothing is launched there yet
+        ({}, True),  # all runs were stopped, and their TPUs are deleted
+        # The run's new TPU is READY, but the run is not launched yet.
+        ({"wanted": ["mine"]}, False),
         ({"wanted": None}, False),
         ({"workers": [{"worker": "pod-w0", "error": "can't be reached"}]}, False),
         ({"workers": [{"worker": "pod-w0", "run": "mine", "error": "ValueError"}]}, True),

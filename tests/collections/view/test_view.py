@@ -70,7 +70,7 @@ def lines_of(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def succeeded(tmp_path_factory) -> PlayOutput:
-    """A playbook whose last plays have no hosts, and no changes."""
+    """A playbook that succeeds; its last two plays have no hosts and no changes, respectively."""
     stage = Stage(tmp_path_factory.mktemp("succeeded"))
     stage.more_plays = MORE_PLAYS
     return stage.play(CHANGE + MANY)
@@ -112,7 +112,7 @@ def test_failures_are_printed_last_once_each_and_without_control_codes(failed):
     assert failed.code == 2
     first = lines.index("FAILED  pod-w[1,3]  Check the free space")
     assert lines.count(lines[first]) == 1
-    assert lines[-2].startswith("pod-w")  # only the recap and the log follow
+    assert lines[-2].startswith("pod-w")  # the recap is last, before the path of the log
     assert lines[first + 1 : first + 5] == [
         "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
         "FAILED  pod-w2  Run a command",

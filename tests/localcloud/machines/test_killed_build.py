@@ -26,7 +26,7 @@ def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path):
     try:
         wait_for((tree / "mounted").exists)
         assert processes.with_argument(str(tree))
-        assert mounts.below(tree) == []  # the builder's mounts are in a private namespace
+        assert mounts.below(tree) == []  # the builder's mounts are in its private namespace
     finally:
         builder.kill()
         builder.wait()

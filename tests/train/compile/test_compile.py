@@ -124,6 +124,6 @@ def test_matmuls_have_exact_flops_and_a_plausible_speed(costs):
 def test_gradients_are_added_up_over_devices_once_per_step(costs):
     reduced, parameters = costs[1], 239_488
     in_loop, per_step = reduced["step"]
-    assert in_loop < 0.001 * parameters  # the loss of each microbatch
+    assert in_loop < 0.001 * parameters  # only losses of microbatches are added up in the loop
     assert 2 * parameters <= per_step < 5 * parameters
     assert reduced["microbatch"][0] > 4 * parameters

@@ -141,7 +141,7 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
     crash = answers(owner, ended("1"))
     before = stored_text(owner)
 
-    for _ in range(20):  # more often than any budget allows
+    for _ in range(20):  # more passes than any budget allows actions
         (waiting,) = without.pass_once(crash)
         without.now += 3600
 
@@ -363,7 +363,7 @@ def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(co
     lost = replace(LOST, name="other", id="9")
     nodes = [{"name": "other", "zone": ZONE, "id": "9"}]
     controller.record_launch("other", tpu="other", nodes=nodes, wanted_since=1.0)
-    controller.record_launch()  # launched last, so it comes first
+    controller.record_launch()  # the run launched last comes first in a pass
     controller.listing = [LOST, lost]
     listings = [[LOST, lost], [LOST, replace(lost, id="10", state="READY")]]
     actor = WaitsForCapacity(**vars(controller.actor))
