@@ -45,7 +45,7 @@ def main() -> int:
         "--steps",
         type=int,
         default=1000,
-        help=f"steps of each side that count, a multiple of {TURN} (default: 1000)",
+        help=f"measured steps of tpufleet and of PyTorch, a multiple of {TURN} (default: 1000)",
     )
     args = parser.parse_args()
     if args.steps < 1 or args.steps % TURN:
@@ -172,8 +172,8 @@ def report(results: list[tuple[dict, dict]], variant: str, tpufleet: TpufleetSid
     ends = [statistics.mean(side["losses"]) for side in results[-1]]
     heldout = [side["heldout"] for side in results[-1]]
     print(f"steps/s        tpufleet {rates[0]:.1f}   PyTorch {rates[1]:.1f} ({variant})")
-    print(f"ratio          {ratio:.2f}   (turns of {TURN}: {min(turns):.2f} to {max(turns):.2f})")
-    print(f"loss           tpufleet {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (mean of last turn)")
+    print(f"ratio          {ratio:.2f}   ({TURN} steps each: {min(turns):.2f} to {max(turns):.2f})")
+    print(f"loss           tpufleet {ends[0]:.4f}   PyTorch {ends[1]:.4f}   (last {TURN} steps)")
     print(f"held-out loss  tpufleet {heldout[0]:.4f}   PyTorch {heldout[1]:.4f}")
     print(f"first 10 steps differ by at most {start:.1e} nats")
     if rates[1] < TORCH_FLOOR:

@@ -240,7 +240,7 @@ def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> 
     counts = (len(losses), len(term), len(kill), len(preempted))
     print(f"wall time {wall:.0f} s, including boot and setup of machines {machines:.0f} s")
     for (text, reached, target), count in zip(verdicts, counts, strict=True):
-        verdict = ("reached" if reached else "missed") if count else "no such fault: not measured"
+        verdict = ("reached" if reached else "missed") if count else "not measured: no such fault"
         print(f"{text}   (target {target}: {verdict})")
     return 0 if all(reached for _, reached, _ in verdicts) else 1
 
@@ -249,7 +249,7 @@ def main() -> int:
     """Create the cloud if needed, measure, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--minutes", type=float, default=20, help="how long faults are injected (default: 20)"
+        "--minutes", type=float, default=20, help="minutes of injected faults (default: 20)"
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="determines the order of the faults (default: 1)"

@@ -183,7 +183,7 @@ def main() -> int:
             caught_up = catch_up(server, state, options.outage)
             print(f"stored after an outage   {caught_up:7.1f} s  (an hour's output)")
             memory = used(service.pid)[1]
-            print(f"greatest memory          {memory:7.1f} MB  (target {MEMORY_TARGET_MB} MB)")
+            print(f"peak memory              {memory:7.1f} MB  (target {MEMORY_TARGET_MB} MB)")
         finally:
             for process in processes:
                 process.kill()

@@ -71,7 +71,7 @@ def main() -> int:
         worst = max(first for first, _ in times)
         print(
             f"{Path(program).name}: opened in {page_ms:.0f} ms (worst {worst:.0f}), an old run in "
-            f"{run_ms:.0f} ms ({charts} pictures), {len(errors)} errors; target {TARGET_MS} ms"
+            f"{run_ms:.0f} ms ({charts} charts), {len(errors)} errors; target {TARGET_MS} ms"
         )
         missed = missed or page_ms > TARGET_MS or bool(errors)
     return int(missed)

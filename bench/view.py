@@ -71,7 +71,9 @@ def play(folder: Path, view: str) -> Cost:
 def main() -> int:
     """Measure, print, and return 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of runs (default: 6)")
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="measurements of each view (default: 6)"
+    )
     parser.add_argument("--hosts", type=int, default=32)
     parser.add_argument("--tasks", type=int, default=12)
     args = parser.parse_args()

@@ -231,9 +231,12 @@ class DisturbedRun:
         deadline = time.monotonic() + seconds
         while not is_true():
             if time.monotonic() > deadline:
-                last = self.passes[-1][-3000:] if self.passes else "no pass"
+                last = self.passes[-1][-3000:] if self.passes else "(no pass)"
                 log = self.watch_log()[-3000:]
-                raise AssertionError(f"not true within {seconds:.0f} s:\n{log}\n{last}")
+                raise AssertionError(
+                    f"the condition was not true within {seconds:.0f} s. The watch's log:\n{log}\n"
+                    f"The output of the last pass:\n{last}"
+                )
             self.watch()
             self.wait(is_true, PAUSE_S)
 
