@@ -115,7 +115,7 @@ def test_a_run_without_a_record_is_an_error_if_there_is_no_worker_to_ask(kill):
 
     assert result.returncode != 0
     output = flat(result)
-    assert "run mien was not stopped, because it has no record" in output
+    assert "run mien has no record" in output
     assert "Runs with a record: mine, other." in output
 
 

@@ -226,6 +226,14 @@ def test_an_unknown_run_is_named_in_the_error(environment):
 
 
 @in_bucket
+def test_fetch_of_a_run_without_a_record_lists_the_runs_if_no_worker_is_ready(environment):
+    result = play(environment, "playbooks/fetch.yml", "-e", "run=kiled")
+    assert result.returncode != 0
+    assert "run kiled has no record in" in flat(result)
+    assert "Runs with a record: killed, " in flat(result)
+
+
+@in_bucket
 def test_logs_without_a_run_fails_if_no_worker_is_ready(environment):
     result = play(environment, "playbooks/logs.yml")
     assert result.returncode != 0

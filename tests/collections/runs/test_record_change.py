@@ -185,6 +185,7 @@ def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
     answer = change_desired_state(store, "nime", DesiredState.STOPPED)
 
     assert (answer["changed"], answer["exists"], answer["others"]) == (False, False, ["mine"])
+    assert change_desired_state(store, "nime", None)["others"] == ["mine"]
     assert "others" not in change_desired_state(store, "nime", DesiredState.DONE)
 
 

@@ -64,7 +64,7 @@ exists:
   type: bool
 others:
   description: The names of the runs that have a record; empty if they cannot be listed.
-  returned: O(wanted=stopped), and the run has no record
+  returned: the run has no record, except with O(wanted=done)
   type: list
   elements: str
 unusable:

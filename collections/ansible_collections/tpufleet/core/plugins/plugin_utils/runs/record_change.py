@@ -234,11 +234,11 @@ def change_desired_state(
                 after = store.change(run, before.generation, changes, Event(_EVENTS[desired_state]))
         record = after.fields() if after else {}
         record |= changes  # with ``check``, show the changes that were not written
-        is_missing = desired_state is DesiredState.STOPPED and before is None
+        needs_names = before is None and desired_state is not DesiredState.DONE
         return {
             "changed": bool(changes),
             "exists": before is not None,
-            **({"others": _recorded_runs(store)} if is_missing else {}),
+            **({"others": _recorded_runs(store)} if needs_names else {}),
             "record": record,
             "diff": {"before": diff_text(old_fields), "after": diff_text(record)},
         }
@@ -319,7 +319,7 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
     """
     start, reason = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:
-        start, reason = f"run {run} was not stopped, because it", "no worker is READY"
+        start, reason = f"run {run}", "no worker is READY"
     return (
         f"{start} has no record in {fleet_state}, and {reason}. Runs with a record: "
         f"{closest_names(run, names)}. List the runs: ansible-playbook playbooks/status.yml"
