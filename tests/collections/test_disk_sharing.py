@@ -121,7 +121,7 @@ def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local
 
 
 def test_a_hyperdisk_that_is_not_filled_is_no_reason_to_recreate_a_queued_tpu(api, local_api):
-    entry = ML_POD | {"spot": True, "queued": {}}
+    entry = ML_POD | {"spot": True, "queued": {}, "labels": OURS}
     (created,) = make(api, entry)
     assert not created.failed, created.msg
     (unchanged,) = make(api, entry, recreate=True)

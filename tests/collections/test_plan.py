@@ -15,6 +15,10 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.bucket_locatio
     location_warning,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
+    LABEL,
+    foreign_text,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.plan import make_plan, parse_date
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
@@ -32,6 +36,10 @@ def planned(fleet, nodes=(), requests=(), **options):
     return make_plan(
         fleet, observed, [parse_queued_resource(data) for data in requests], today=TODAY, **options
     )
+
+
+def foreign_to_mine(node):
+    return foreign_text(node.labels, "mine")
 
 
 def test_missing_tpus_are_counted_in_chips_per_quota():
@@ -69,6 +77,22 @@ def test_different_and_unwanted_tpus_are_listed():
     lines = " ".join(planned([DEMO], [node(acceleratorType="v4-8"), node("old", id="2")]).lines())
     assert "exists but differs: accelerator_type is v4-8, expected v4-16" in lines
     assert "old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in lines
+
+
+def test_foreign_tpus_are_marked_and_do_not_make_a_complete_fleet_incomplete():
+    nodes = [node(labels={LABEL: "mine"}), node("old", id="2"), node("hers", labels={LABEL: "b"})]
+    lines = list(planned([DEMO], nodes, foreign_text=foreign_to_mine).lines())
+    where = "(us-central2-b, v4-16, READY, 2 workers) is foreign"
+    assert f"TPU old {where}: it has no label tpufleet-fleet" in lines
+    assert f"TPU hers {where}: it belongs to the fleet 'b'" in lines
+    assert "chips v4 on demand in us-central2-b: 24 held, 0 more wanted" in lines
+    assert "nothing to do: the fleet is as desired" in lines
+
+
+def test_a_foreign_tpu_of_the_fleet_file_is_not_as_desired():
+    plan = planned([DEMO], [node()], foreign_text=foreign_to_mine)
+    assert plan.different[0]["why"] == "it has no label tpufleet-fleet"
+    assert plan.foreign == []
 
 
 def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():

@@ -248,7 +248,8 @@ def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
 
 
 def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
-    local_api.ready("old")
+    local_api.ready("old", labels=OURS)
+    local_api.ready("hers")
     later_request(local_api, "soon")
     result = succeeds(environment, "playbooks/plan.yml", "-e", "grant_ends=2020-01-01")
     output = flat(result)
@@ -256,6 +257,8 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     assert (
         "TPU old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in output
     )
+    hers = "TPU hers (us-central2-b, v4-16, READY, 2 workers) is foreign: it has no label"
+    assert hers in output
     assert "queued resource soon (us-central2-b, v4-8, ACCEPTED) is waiting in the queue" in output
     assert "the grant ended" in output
     assert "changed=0" in output

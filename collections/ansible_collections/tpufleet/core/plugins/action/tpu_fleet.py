@@ -30,6 +30,7 @@ from ..plugin_utils.fleet.ownership import (
     LABEL,
     adoption_blocker,
     deletion_blocker,
+    foreign_text,
     is_ours,
     request_blocker,
 )
@@ -254,7 +255,7 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
     grant_end = parse_date(options["grant_ends"])
     fleet = parse_fleet(options["fleet"])
     zones = zones_of(options["api"])
-    matched = observed.match(fleet, list_nodes(source, zones), zones)
+    matched = observed.match(fleet, list_nodes(source, zones), zones, _own_node_filter(options))
     requests = source.list_queued(zones)
     existing = matched.present
     specs = [
@@ -264,7 +265,15 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
     disks = missing_disks(source.compute, specs)
     entries = [_with_attachable_disks(source, tpu, existing.get(tpu.name)) for tpu in fleet]
     today = datetime.now(UTC).date()
-    plan = make_plan(entries, matched, requests, disks=disks, grant_ends=grant_end, today=today)
+    plan = make_plan(
+        entries,
+        matched,
+        requests,
+        foreign_text=lambda node: foreign_text(node.labels, options["fleet_name"]),
+        disks=disks,
+        grant_ends=grant_end,
+        today=today,
+    )
     warnings = list(plan.warnings)
     if options["bucket"]:
         used_zones = [zone for tpu in fleet for zone in tpu.zones]

@@ -42,6 +42,14 @@ def is_ours(labels: Mapping[str, str], fleet_name: str) -> bool:
     return owner_of(labels, fleet_name) is Owner.THIS_FLEET
 
 
+def foreign_text(labels: Mapping[str, str], fleet_name: str) -> str:
+    """Return why a TPU with these labels is foreign; empty if it belongs to this fleet."""
+    owner = owner_of(labels, fleet_name)
+    if owner is Owner.OTHER_FLEET:
+        return f"it belongs to the fleet {labels[LABEL]!r:.80}"
+    return f"it has no label {LABEL}" if owner is Owner.NOBODY else ""
+
+
 def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
     """Return why create.yml must not change an existing TPU; empty if it may change it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,16 @@ WARN_DAYS = 7
 class Plan:
     """Differences between the fleet file and what exists.
 
-    Each entry of the first six lists has a text about the TPU, disk or queued resource
+    Each entry of the first seven lists has a text about the TPU, disk or queued resource
     (``description``).
 
     Args:
         missing: TPUs to create.
         disks: disks to create.
-        different: existing TPUs that differ from the fleet file in an immutable field.
-        unwanted: existing TPUs that are not in the fleet file.
+        different: existing TPUs of the fleet file that differ from it in an immutable field, or
+            that do not belong to this fleet.
+        unwanted: existing TPUs of this fleet that are not in the fleet file.
+        foreign: existing TPUs that neither belong to this fleet nor are in the fleet file.
         dead_requests: failed or suspended queued resources, which still hold quota.
         waiting_requests: other queued resources without TPUs.
         chips: for each quota, the chips that TPUs hold, that ``missing`` TPUs need in addition,
@@ -49,6 +51,7 @@ class Plan:
     disks: list[dict[str, Any]]
     different: list[dict[str, Any]]
     unwanted: list[dict[str, Any]]
+    foreign: list[dict[str, Any]]
     dead_requests: list[dict[str, Any]]
     waiting_requests: list[dict[str, Any]]
     chips: list[dict[str, Any]]
@@ -66,7 +69,7 @@ class Plan:
             ("has no TPU any more but still holds quota", self.dead_requests),
             ("is waiting in the queue", self.waiting_requests),
         )
-        for state, entries in groups:
+        for state, entries in (*groups, ("is foreign", self.foreign)):
             for entry in entries:
                 yield (
                     f"{entry['description']} {state}"
@@ -92,6 +95,7 @@ def make_plan(
     observed: Observed,
     requests: Iterable[QueuedResource],
     *,
+    foreign_text: Callable[[Node], str] = lambda _node: "",
     disks: Sequence[dict[str, Any]] = (),
     grant_ends: date | None = None,
     today: date,
@@ -102,6 +106,7 @@ def make_plan(
         fleet: the TPUs of the fleet file.
         observed: the existing TPUs, matched with the fleet file.
         requests: the existing queued resources.
+        foreign_text: returns why a TPU does not belong to this fleet; empty if it does.
         disks: the disks that would be created.
         grant_ends: the last day of the TPU grant; None if it has no end.
         today: the date from which the days of the grant are counted.
@@ -116,9 +121,9 @@ def make_plan(
             missing.append(tpu.specs[0])
             missing_entries.append(_missing(tpu, node))
             continue
-        differences = "; ".join(compare(tpu.spec_in(node.zone), node).immutable)
-        if differences:
-            different.append(node_description(node) | {"why": differences})
+        differences = compare(tpu.spec_in(node.zone), node).immutable
+        if why := "; ".join(filter(None, [foreign_text(node), *differences])):
+            different.append(node_description(node) | {"why": why})
     unfulfilled = without_nodes(requests, (node for node in nodes if not node.is_lost))
     dead = [request for request in unfulfilled if request.is_dead]
     days_left = (grant_ends - today).days if grant_ends else None
@@ -126,7 +131,12 @@ def make_plan(
         missing=missing_entries,
         disks=list(disks),
         different=different,
-        unwanted=[node_description(node) for node in observed.unwanted],
+        unwanted=[node_description(node) for node in observed.unwanted if not foreign_text(node)],
+        foreign=[
+            node_description(node) | {"why": why}
+            for node in observed.unwanted
+            if (why := foreign_text(node))
+        ],
         dead_requests=[
             request_description(request) | {"why": request.error, "fix": deletion_command(request)}
             for request in dead
