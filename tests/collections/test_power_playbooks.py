@@ -104,7 +104,8 @@ def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_s
     assert local_api.node("solo")["state"] == "READY"
 
 
-def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api):
+@pytest.mark.parametrize("tpu", [("-e", f"zone={ZONE}"), ("-e", f"tpu=solo_{ZONE}")])
+def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api, tpu):
     local_api.ready("solo", **ON_DEMAND)
     local_api.ready("solo", "europe-west4-a", **ON_DEMAND)
     silent = {
@@ -113,7 +114,7 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api):
         "ansible_connection": "{{ 'ssh' if tpu_zone | default('') == elsewhere else 'local' }}",
     }
 
-    result = power("stop", "-e", f"zone={ZONE}", "-e", json.dumps(silent))
+    result = power("stop", *tpu, "-e", json.dumps(silent))
 
     assert result.returncode == 0, flat(result)
     assert local_api.node("solo")["state"] == "STOPPED"
