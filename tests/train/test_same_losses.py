@@ -10,6 +10,7 @@ import pytest
 from tests.train.fixed_sequences import VOCABULARY, fixed_batches, logits_of, losses
 from train.core import step
 from train.core.config import Config, build
+from train.run import mesh
 
 STEPS = 4
 TREE = {
@@ -54,6 +55,12 @@ def test_the_default_computation_learns():
 )
 def test_compute_options_give_the_same_losses_within_float32_rounding(compute: dict[str, object]):
     np.testing.assert_allclose(losses(config(**compute), STEPS), plain_losses(), rtol=2e-5)
+
+
+def test_a_device_may_compute_one_sequence_at_a_time(no_mesh: None):
+    expected, cfg = plain_losses(), config(microbatch=1)
+    devices = mesh.make_mesh(jax.devices()[:1])
+    np.testing.assert_allclose(losses(cfg, STEPS, devices), expected, rtol=2e-5)
 
 
 def test_vocabulary_padding_has_no_probability_and_no_gradient():
