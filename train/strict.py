@@ -89,7 +89,11 @@ def _parsed(content: bytes | str, source: str) -> Any:
     try:
         return _Loader(content).get_single_data()
     except Exception as err:  # PyYAML also raises ValueError, RecursionError and other errors
-        raise ConfigError(f"{source}: invalid YAML: {' '.join(str(err).split())}") from err
+        reason = " ".join(str(err).split())
+        if "alias" in reason:  # YAML reads a word that begins with * as an alias
+            reason += """. A value that begins with * needs quotes: "*.txt", on a command line """
+            reason += """data.text='"*.txt"'"""
+        raise ConfigError(f"{source}: invalid YAML: {reason}") from err
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:

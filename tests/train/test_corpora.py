@@ -1,5 +1,6 @@
 """Preparation of corpora: sources, concurrency, permissions and damage."""
 
+import gzip
 import json
 import os
 import re
@@ -261,3 +262,23 @@ def test_tokens_do_not_depend_on_how_many_texts_are_encoded_at_once(
         contents.append((prepare(sized_cfg) / "train.bin").read_bytes())
     assert len(contents[0]) > 1000
     assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl", '{"text": "one"}\n{"text": "two"}\n'), ("a.txt", "one two\n")]
+)
+def test_a_gzip_file_has_the_tokens_of_its_content(tmp_path: Path, name: str, content: str):
+    (tmp_path / name).write_text(content)
+    with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
+        file.write(content)
+    plain, packed = (
+        prepare(DataConfig(text=str(tmp_path / text), directory=str(tmp_path), heldout=0))
+        for text in (name, f"{name}.gz")
+    )
+    assert (packed / "train.bin").read_bytes() == (plain / "train.bin").read_bytes()
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path: Path):
+    (tmp_path / "a.jsonl.gz").write_text("{}")
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.gz: cannot be read: BadGzipFile"):
+        prepare(DataConfig(text=str(tmp_path / "a.jsonl.gz"), directory=str(tmp_path)))

@@ -1,5 +1,6 @@
 """Strict parsing of configs; every error is one line that names the key."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,16 @@ def test_an_override_that_is_not_yaml_is_refused(value: str):
     with pytest.raises(ConfigError, match=r"^steps: invalid YAML: ") as error:
         overlay({}, [f"steps={value}"])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["*.txt", "*", "*name"])
+def test_a_value_that_begins_with_an_asterisk_is_refused_with_the_fix(tmp_path: Path, value: str):
+    (tmp_path / "c.yml").write_text(f"data: {{text: {value}}}")
+    fix = re.escape("""needs quotes: "*.txt", on a command line data.text='"*.txt"'""") + "$"
+    with pytest.raises(ConfigError, match=fix):
+        overlay({}, [f"data.text={value}"])
+    with pytest.raises(ConfigError, match=fix):
+        load(tmp_path / "c.yml")
 
 
 def test_a_key_that_overrides_a_yaml_merge_is_accepted():

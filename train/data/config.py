@@ -30,7 +30,8 @@ class SourceConfig:
     """A corpus that comes with the trainer; there is only ``shakespeare``."""
     text: str | None = None
     """A path or a glob pattern of files, on disk or gs://; replaces ``corpus``. Each file is a
-    document; in a file named ``*.jsonl``, each line is a document (see ``dataset.text_key``)."""
+    document; in a file named ``*.jsonl``, each line is a document (see ``dataset.text_key``). Files
+    compressed by gzip have the further suffix ``.gz``."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     documents: Literal["joined", "packed", "chat"] = "joined"
     """``joined``: sequences start anywhere in the joined text. ``packed``: sequences contain whole

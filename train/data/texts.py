@@ -1,5 +1,6 @@
 """Sources of text: files, a package that contains a corpus, a Hugging Face dataset."""
 
+import gzip
 import hashlib
 import importlib.util
 import json
@@ -32,6 +33,9 @@ CHUNK_CHARACTERS = 1 << 20
 
 JSON_LINES = ".jsonl"
 """Suffix of files in which each line is a document."""
+
+GZIP = ".gz"
+"""Further suffix of files that gzip has compressed."""
 
 _CORPORA = Path(__file__).parent / "corpora"
 
@@ -89,9 +93,9 @@ def source(cfg: SourceConfig, root: Path) -> Source:
 def _files(pattern: str, key: str) -> Source:
     """Return the files as a source of text; for JSON lines, the text is the value of ``key``."""
     files = find(pattern, "data.text")
-    has_rows = [file.name.endswith(JSON_LINES) for file in files]
+    has_rows = [file.name.removesuffix(GZIP).endswith(JSON_LINES) for file in files]
     digest = digest_of(files)
-    if any(has_rows):
+    if any(has_rows) or any(file.name.endswith(GZIP) for file in files):
         digest = hashlib.sha256(f"{digest} {key} {has_rows}".encode()).hexdigest()
 
     def read() -> Iterator[Iterator[str]]:
@@ -168,11 +172,18 @@ def _chunks(path: InputFile) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(file: InputFile, mode: str = "r", **options: str) -> Iterator[IO[Any]]:
-    """Open a file; inside the ``with`` block, errors of reading become a CorpusError."""
+def _opened(file: InputFile, mode: str = "rt", **options: str) -> Iterator[IO[Any]]:
+    """Open a file, and decompress it if its name ends in GZIP.
+
+    Inside the ``with`` block, errors of reading become a CorpusError.
+    """
     try:
-        with file.open(mode, **options) as stream:
-            yield stream
+        if file.name.endswith(GZIP):
+            with file.open("rb") as compressed, gzip.open(compressed, mode, **options) as stream:
+                yield stream
+        else:
+            with file.open(mode, **options) as stream:
+                yield stream
     except CorpusError:
         raise
     except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
