@@ -127,8 +127,8 @@ def cached_release(launch: LaunchSpec, state_dir: Path) -> str:
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
     """Return the setup command for a TPU that lacks the Python environment of a launch.
 
-    It names the copy of the launch's lock file in ``state_dir``, this controller's state directory.
-    Without an intact copy, it installs the current lock file, which may differ.
+    The command names the copy of the launch's lock file in ``state_dir``, this controller's state
+    directory. Without an intact copy, the command installs the current lock file, which may differ.
     """
     lock = cached_lock_path(state_dir, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"

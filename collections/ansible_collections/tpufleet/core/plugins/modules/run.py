@@ -187,7 +187,8 @@ def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
 def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Start the process unless this attempt is active.
 
-    Raises RunError if another attempt is active, or with all blockers.
+    Raises RunError if another attempt is active or something blocks the start; the error names all
+    blockers.
     """
     process = process_of(params, paths)
     spec = process.spec

@@ -203,7 +203,7 @@ class PaddedFile:
 
 
 def add_file(archive: tarfile.TarFile, stream: IO[bytes], name: str) -> str:
-    """Add an open file to the archive, and close it. Bytes that it grows by meanwhile are left out.
+    """Add an open file to the archive, up to its current size because it may grow; close the file.
 
     Returns why the file could not be read completely, else an empty string. Raises OSError if
     the archive cannot be written.

@@ -51,7 +51,7 @@ def ensure_requested(
     before any change. ``timeout`` is in seconds.
 
     Raises CloudError; Different for an existing queued resource that differs from the spec,
-    QuotaError or CapacityError if the queued resource failed for that reason.
+    QuotaError or CapacityError if the queued resource failed because of quota or capacity.
     """
     spec.check()
     zone, name = spec.tpu.zone, spec.name

@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
     ``kind`` is ``file``, ``exec`` or ``link``; ``digest`` is a file's SHA-256 in hex, or a link's
     target. Bytes of a path that are not UTF-8 are surrogate escapes, as ``os.fsdecode`` returns
-    them. It is a named tuple for speed: workers read, sort and compare thousands of entries.
+    them. Entry is a named tuple for speed: workers read, sort and compare thousands of entries.
     """
 
     path: str

@@ -21,8 +21,8 @@ _ALIAS = re.compile(r"HostKeyAlias=([^\s'\"]+)")
 class SshConnection:
     """The ssh connection of a READY worker.
 
-    ``host`` is its name in the inventory. ``alias`` is its name in the known_hosts file; empty if
-    ssh has no HostKeyAlias for it.
+    ``host`` is the worker's name in the inventory. ``alias`` is its name in the known_hosts file;
+    empty if the worker's ssh options have no HostKeyAlias.
     """
 
     host: str

@@ -71,9 +71,9 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def request_blocker(request: QueuedResource, fleet_name: str) -> str:
-    """Return why a user must name a queued resource to delete it; empty if that is not needed.
+    """Return why delete.yml deletes a queued resource only if the user names it, else "".
 
-    It is not needed if the queued resource has the label of this fleet (``fleet_name``).
+    The result is "" if the queued resource has the label of this fleet (``fleet_name``).
     """
     if is_ours(request.labels, fleet_name):
         return ""
@@ -87,8 +87,8 @@ def request_blocker(request: QueuedResource, fleet_name: str) -> str:
 def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str:
     """Return why a TPU must not be deleted without a user's confirmation; empty if it may be.
 
-    It may be deleted only if its name, zone and id are the expected ones and it has the label of
-    this fleet.
+    Only a TPU with the expected name, zone and id and with the label of this fleet may be deleted
+    without confirmation.
     """
     where = f"TPU {node.where}"
     if (node.name, node.zone) != (expected.name, expected.zone):

@@ -132,8 +132,8 @@ class RunOutput:
             steps, it has the last known value: held-out loss, mfu, ``device_memory_gib`` (memory in
             use) and ``device_limit_gib`` (total memory).
         is_cut: whether there are more than MAX_LINES lines of metrics; later lines are not read.
-        log: the last lines of a log: that of the process that decides how the last attempt with a
-            stored log ended.
+        log: the last lines of one process's log. The attempt is the last one with a stored log, and
+            the process is the one that decides how this attempt ended.
         log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
         error: the error message in this log, if that process has failed.
     """

@@ -155,8 +155,8 @@ def stale_lock(
 ) -> str:
     """Return a warning if the user's requirements have changed since setup made the lock file.
 
-    Returns an empty string if they have not, if setup did not make the lock file, or if the
-    requirements are not on this controller. ``lock`` is the path of the lock file; for the other
+    Returns an empty string if the requirements have not changed or are not on this controller, or
+    if setup did not make the lock file. ``lock`` is the path of the lock file; for the other
     arguments see own_lock.
     """
     file = Path(user_path(requirements, project)) if requirements else None
