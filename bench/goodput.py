@@ -117,9 +117,8 @@ def counted_seconds(finished_at: dict[int, float], first_steps: Collection[int] 
     """Return the total seconds of the steps, each measured from the end of the step before it.
 
     ``finished_at`` is when each step ended. Only the sum is meaningful, because the trainer logs
-    several steps at once. ``first_steps`` are the first steps after faults. A first step counts
-    with the mean duration of the steps that are not first ones, because the time before it is part
-    of the cost of the fault.
+    several steps at once. ``first_steps`` are the first steps after faults. Their own durations
+    include the faults, so each counts with the mean duration of the other steps.
     """
     durations = [
         at - finished_at[step - 1]

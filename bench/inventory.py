@@ -261,7 +261,7 @@ def _meaning(cost: Cost) -> Any:
 
 
 def _static(listing: dict[str, Any]) -> dict[str, Any]:
-    """Return a listing as a user would write it: variables that all hosts share only once."""
+    """Return a listing as a user would write it, with variables of all hosts written only once."""
     own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
     first = next(iter(own.values()))
     alike = [

@@ -103,9 +103,8 @@ def lost_shares(service: int, folder: Path, rounds: int) -> list[float]:
 def delays(emulator: str, folder: Path) -> list[float]:
     """Measure the age of the newest stored line of metrics, twice a second for 60 s.
 
-    Returns the ages in seconds.
-
-    ``folder`` is the run's directory, ``emulator`` the URL of the bucket's emulator.
+    Returns the ages in seconds. ``folder`` is the run's directory, ``emulator`` the URL of the
+    bucket's emulator.
     """
     ages, until, newest = [], time.monotonic() + 60, (0, time.time())
     while time.monotonic() < until:

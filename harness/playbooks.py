@@ -32,7 +32,7 @@ class ServedApi(Protocol):
 def environment_of(local_api: ServedApi) -> dict[str, str]:
     """Return the environment variables that make inventory/local list the TPUs of this API."""
     (local_api.state / "endpoint").write_text(local_api.endpoint)
-    # There are no machines, so ssh fails at once instead of waiting for an answer.
+    # Replace ssh by a script that fails at once, because there are no machines that could answer.
     ssh = local_api.state / "unreachable-ssh"
     ssh.write_text("#!/bin/sh\necho 'ssh: No route to host' >&2\nexit 255\n")
     ssh.chmod(0o755)

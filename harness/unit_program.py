@@ -31,5 +31,5 @@ def unit_program(
         "TPUFLEET_ATTEMPT": str(spec.attempt),
         "TPUFLEET_RUN_DIR": str(directory / "run"),
     }
-    # Use -I, as the shebang line of bin/attempt does.
+    # Use -I, as the shebang line of the program attempt does.
     return [sys.executable, "-I", str(directory / "bin/attempt"), "begin", "mine"], variables

@@ -13,9 +13,10 @@ from localcloud.settings import Settings
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``up``; with None, a cloud keeps its value, and a new cloud gets the default.
+    """Options of ``up``.
 
-    A new cloud gets a free port and subnet. ``machines`` is one of kinds.KINDS, ``suite`` one of
+    If an option is None, an existing cloud keeps its setting, and a new cloud gets the default; for
+    port and subnet, this is a free one. ``machines`` is one of kinds.KINDS, ``suite`` one of
     image.SUITES, ``mnt_shared`` one of settings.MNT_SHARED.
     """
 

@@ -23,7 +23,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits of a number, inclusive; with ``above``, it must be greater than ``minimum``."""
+    """Limits of a number, inclusive; with ``above``, the number must exceed ``minimum``."""
 
     minimum: float = -math.inf
     maximum: float = math.inf

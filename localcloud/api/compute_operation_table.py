@@ -57,8 +57,9 @@ class ComputeOperationTable(Table[ComputeOperation]):
     ) -> ComputeOperation:
         """Store and return a new operation, which fails with ``error`` or, without it, succeeds.
 
-        ``scope`` is as for ``all``, ``method`` is the API method (``disks.insert``). For ``verb``,
-        ``target`` and ``target_uid`` see ``Frame.begin``.
+        ``scope`` is ``global``, ``zones/Z`` or ``regions/R``. ``method`` is the API method
+        (``disks.insert``), ``verb`` the operation's type (``insert``). ``target`` is the path of
+        the resource that the operation changes, ``target_uid`` the uid of this resource.
         """
         now = time.time()
         name = f"operation-{int(now * 1000)}-{secrets.token_hex(6)}"

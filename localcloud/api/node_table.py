@@ -134,10 +134,10 @@ class NodeTable(ZonalTable[Node]):
     ) -> Node:
         """Store a new node in CREATING, with ``count`` workers on free addresses of ``pool``.
 
-        ``queued_resource`` is the uid of the queued resource that creates the node. For
-        ``latest_released_first``, see ``latest_first`` of Addresses.free. Raises ApiError (409) if
-        the zone already has a node with this id, NoCapacityError if ``pool`` has too few free
-        addresses.
+        ``queued_resource`` is the uid of the queued resource that creates the node. With
+        ``latest_released_first``, the node gets the most recently released addresses. Raises
+        ApiError (409) if the zone already has a node with this id, NoCapacityError if ``pool`` has
+        too few free addresses.
         """
         uid = new_uid()
         with self._database.transaction() as connection:

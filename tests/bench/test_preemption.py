@@ -7,7 +7,7 @@ from bench import preemption
 
 
 class ResumedFleet:
-    """A fleet whose run had finished step 95, and whose next passes repeat steps from 81."""
+    """A fleet whose run had finished step 95; passes of the watch resume it from step 80."""
 
     cloud = None
 

@@ -257,7 +257,10 @@ def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tup
 def _stored(
     arrays: dict[str, np.ndarray], cfg: ModelConfig, family: Family | None
 ) -> dict[str, np.ndarray]:
-    """Return the file's tensors by name for ``arrays``, parameters that are stored side by side."""
+    """Return the tensors that a file has for the parameters ``arrays``, by their names in the file.
+
+    Several parameters are parts of the same tensor (see ``_tensor_params``).
+    """
     name = next(iter(arrays))
     prefix = family.prefix if family and name != "head_dv" else ""
     unpadded = {

@@ -40,9 +40,10 @@ def login_keys(text: str) -> dict[str, list[str]]:
 
 
 def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
-    """Return each user's ssh keys, from the instance and, unless it blocks them, from the project.
+    """Return each user's ssh keys in the metadata of the instance and the project.
 
-    ``metadata`` is the complete tree that the metadata server returns.
+    The instance can block the project's keys. ``metadata`` is the complete tree that the metadata
+    server returns.
     """
     own = metadata["instance"]["attributes"]
     texts = [own.get("ssh-keys", "")]

@@ -74,7 +74,7 @@ class Rendezvous:
     def connect(self):
         """Wait until all workers may begin; return the connections. Raises RendezvousError.
 
-        On worker 0 these are connections to all other workers, elsewhere one to worker 0.
+        Worker 0 has a connection to each other worker, and these have one to worker 0.
         """
         return self.gather() if self.process_id == 0 else self.join()
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-#: Ansible forks its worker processes from a process with few threads. The process of the tests is
-#: not like it: gRPC starts threads in each fork of it, and these would receive the signal.
+#: The test forks from a new process, as Ansible forks its workers from a process with few threads.
+#: In a fork of the tests' own process, gRPC would start threads, which would receive the signal.
 FORK = """
 import os, signal, sys
 from types import SimpleNamespace
