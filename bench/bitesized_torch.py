@@ -89,7 +89,7 @@ class Model(nn.Module):
 
 
 class Data:
-    """The same batches as this project's trainer, from its prepared corpus."""
+    """Batches that equal those of this project's trainer, from the corpus that it has prepared."""
 
     def __init__(self, job):
         directory = Path(job["corpus"])

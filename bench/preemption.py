@@ -121,7 +121,7 @@ def by_watch(fleet: Fleet, before: int) -> float:
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
     """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
     cloud = fleet.cloud
-    # The metadata contain the ssh key.
+    # Give the new TPU the same metadata, because they contain the ssh key.
     metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]
     client.request(cloud, "DELETE", f"{NODES}/{TPU}")
     wait_until(lambda: not state_of(cloud))

@@ -42,7 +42,7 @@ def read(cloud: LocalCloud) -> Settings:
             f"{cloud.settings} can't be read ({error.strerror}): another user started the cloud. "
             "Run the same command with sudo"
         ) from error
-    fields.pop("project", None)  # earlier versions stored this constant
+    fields.pop("project", None)  # earlier versions stored the project, which is a constant
     return Settings(**fields)
 
 

@@ -131,8 +131,9 @@ class Frame:
     ) -> dict[str, Any]:
         """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
 
-        ``kind`` is the kind of the items (``disk``); ``items`` and ``fields`` are as for ``page``.
-        A scope that has no items or is ``unreachable`` has a warning instead.
+        ``kind`` is the kind of the items (``disk``). The query's ``filter`` can use ``name``,
+        ``id`` and the names in ``fields``. A scope that has no items or is ``unreachable`` has a
+        warning instead.
         """
         collection = f"{kind}s"
         path = _path("aggregated", kind)
@@ -160,7 +161,7 @@ class Frame:
     def common_fields(self, kind: str, scope: str, name: str) -> dict[str, Any]:
         """Return the JSON fields that read-only resources, such as zones, have in common.
 
-        ``kind`` and ``scope`` are as for ``page``.
+        ``kind`` is the resource's kind, such as ``zone``, ``scope`` its scope, such as ``global``.
         """
         path = f"{_path(scope, kind)}/{name}"
         return {

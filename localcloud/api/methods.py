@@ -61,7 +61,7 @@ class Methods:
         uid: int,
         detail: Mapping[str, Any] | None = None,
     ) -> Operation:
-        """Store a new operation of a call; for the arguments see ``OperationTable.add``."""
+        """Store a new operation of a call, with the arguments of ``OperationTable.add``."""
         return self._operations.add(
             call.names["zone"],
             uid,

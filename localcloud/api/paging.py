@@ -43,7 +43,7 @@ class Page:
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
         """Return the first ``size`` items, and the next page's token ("" if there are no more).
 
-        ``items`` are the result of ``rest``; ``key`` is as in ``rest``.
+        ``items`` are the result of ``rest``. ``key`` is a function that returns an item's key.
         """
         page_items = items[: self.size]
         return page_items, self.token(key(page_items[-1])) if len(items) > len(page_items) else ""

@@ -109,7 +109,7 @@ class HostMachines(Machines):
                 write_atomically(external, f"{spec.external or spec.address}\n")
             names, internal_by_external = {}, {}
             for file in self.cloud.machines.glob("*/address"):
-                # Another thread has deleted the machine.
+                # Skip a machine that another thread has just deleted.
                 with contextlib.suppress(FileNotFoundError):
                     own = names[file.parent.name] = _read(file)
                     if (external_address := _read(file.with_name("external"))) != own:

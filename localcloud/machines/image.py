@@ -157,9 +157,9 @@ def ensure(
 ) -> Path:
     """Return the image's directory; build the image first if it is not cached.
 
-    ``report`` prints progress. ``extra_packages`` are added to PACKAGES, such as a kernel.
-    ``suite`` is passed to ``base_lines``. The directory appears only when the image is complete.
-    Raises CloudError if the build fails.
+    ``report`` prints progress. ``extra_packages``, such as a kernel, are installed in addition to
+    PACKAGES. ``suite`` is the Debian release. The directory appears only when the image is
+    complete. Raises CloudError if the build fails.
     """
     packages = PACKAGES + extra_packages
     suite, lines, options = sources(suite)

@@ -65,7 +65,7 @@ def _ensure_file(files: Path, disk: DataDisk) -> Path:
 
 
 def _is_backed_by(node: Path, file: Path, read_only: bool) -> bool:
-    """Return whether a device node leads to a loop device of this file and mode."""
+    """Return whether a node belongs to a loop device with this file, writable or ``read_only``."""
     sysfs = _sysfs_directory(node)
     try:
         backing = (sysfs / "loop/backing_file").read_text().strip()

@@ -30,7 +30,7 @@ POINTS = (
     "firewall : Load the rules",
     "firewall : Save the confirmed rules",
 )
-"""The tasks at which setup is interrupted. At all except these two, the controller is killed."""
+"""The tasks at which setup is interrupted. Except at CUT and OFF, the controller is killed."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
     POINTS = (POINTS[0], POINTS[1], CUT, POINTS[6], OFF, POINTS[8])
 

@@ -19,7 +19,7 @@ from train.run.restore import load_state
 
 STEPS = 4
 MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
-"""Number of devices, and ``compute.fsdp``."""
+"""For each mesh, the number of devices and the value of ``compute.fsdp``."""
 
 
 def config(

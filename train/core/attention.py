@@ -103,7 +103,7 @@ def splash(
     The kernel needs a sequence length that is a multiple of LANES, so sequences are padded with
     zeros at the end, which the causal mask excludes.
     """
-    # Imported here because it takes seconds and only TPUs need it.
+    # Import the kernel here, because the import takes seconds and only TPUs need the kernel.
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     t, h = q_bqhe.shape[1:3]

@@ -18,7 +18,7 @@ from train.core.sharding import gathered
 from train.strict import match_names
 
 ADAPTER_STREAM = 2
-"""Folded into the seed's random key, so that adapters and other parameters use different keys."""
+"""Number folded into the seed's random key, so that adapters use other keys than parameters."""
 
 
 def init_params(cfg: Config) -> Params:

@@ -26,7 +26,7 @@ BATCH_SPEC = jax.P(None, None, BATCH_AXES)
 """Partition spec of a batch (n, a, b, t + 1)."""
 
 DROPOUT_STREAM = 1
-"""Folded into the seed's random key, so that dropout, parameters and samples use different keys."""
+"""Number folded into the seed's random key, so that dropout uses other keys than parameters."""
 
 
 def fresh_state(cfg: Config) -> State:

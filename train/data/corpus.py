@@ -69,7 +69,7 @@ class Meta:
 def prepare_all(
     cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: False
 ) -> list[Path]:
-    """Prepare the corpora of all sources and return their directories; see ``prepare``."""
+    """Prepare the corpora of all sources and return their directories, as ``prepare`` does."""
     keys = [field.name for field in fields(SourceConfig)]
     return [
         prepare(replace(cfg, mixture=(), **{key: getattr(source_cfg, key) for key in keys}), fetch)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "corpus"
 META = "meta.json"
-"""Uploaded last, so that a partial upload does not count as a corpus."""
+"""File that is uploaded last, so that a partial upload does not count as a corpus."""
 THREAD_NAME = "keep-corpus"
 
 PULSE = "preparing"
@@ -207,7 +207,7 @@ class CorpusCache:
         if "://" not in self._location:  # only a local path needs a directory, unlike a bucket
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
-            with suppress(OSError):  # a hard link to another file system is impossible
+            with suppress(OSError):  # on another file system, copy the file instead of linking it
                 os.link(path, target)
                 return
         filesystem.put_file(str(path), target)

@@ -166,7 +166,10 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return an independent generator for each number and stream; JoinedText uses stream 0."""
+    """Return a random generator that depends on seed, number and stream.
+
+    JoinedText uses stream 0.
+    """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 
 

@@ -80,7 +80,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Functions from text to integers below ``vocabulary`` and back."""
+    """Conversion between text and tokens, which are integers below ``vocabulary``."""
 
     vocabulary: int
     encode: Callable[[str], np.ndarray]

@@ -193,7 +193,7 @@ class Checkpoints:
         self._background.shutdown()
 
     def _check_owner(self, run: str) -> None:
-        """Raise ConfigError if OWNER names another run."""
+        """Raise ConfigError if the file OWNER of the checkpoint directory names another run."""
         try:
             owner = json.loads(self._read(OWNER))["run"]
         except (FileNotFoundError, ValueError, LookupError, TypeError):

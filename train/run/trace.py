@@ -41,7 +41,7 @@ class Tracer:
             self._start(step, state)
 
     def close(self, step: int, state: dict[str, Any]) -> None:
-        """Stop a trace that is still running; the arguments are as for ``before``."""
+        """Stop a trace that is still running; ``state`` is the state after ``step`` steps."""
         if self._until is not None:
             self._stop(step, state)
 

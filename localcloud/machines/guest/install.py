@@ -5,7 +5,8 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _WANTED_BY = Path("etc/systemd/system/multi-user.target.wants")
-# Destination and mode of each file. The units are named as in Google's guest environment.
+# Destination and mode of each guest program and systemd unit. The units have the names that they
+# have in Google's guest environment.
 FILES = {
     "agent.py": ("usr/libexec/tpufleet-guest/agent.py", 0o755),
     "metadata-script": ("usr/libexec/tpufleet-guest/metadata-script", 0o755),

@@ -83,8 +83,9 @@ class Rendezvous:
     def gather(self):
         """Wait for the other workers, then tell all of them to begin; return their connections.
 
-        If a worker is missing, differs in one of COMPARED, or does not share the checkpoint
-        directory, tells the connected workers that the attempt fails, and raises RendezvousError.
+        If a worker is missing, has another run, attempt, release or environment, or does not share
+        the checkpoint directory, tells the connected workers that the attempt fails, and raises
+        RendezvousError.
         """
         family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -172,7 +173,8 @@ class Rendezvous:
     def read_from(self, peer, arrived, unverified):
         """Read from a connection; return False if the caller must close it.
 
-        The arguments ``arrived`` and ``unverified`` are those of ``admit``.
+        ``arrived`` has the verified connections by process id, ``unverified`` the others with their
+        nonces.
         """
         if peer in unverified:
             lines = peer.receive_lines()
