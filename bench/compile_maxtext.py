@@ -41,7 +41,8 @@ def main(topology: str, to: str, *settings: str) -> None:
         return compiled
 
     train_compile.jit_and_compile = saving
-    train_compile.max_utils.print_system_information = lambda: None  # would need real devices
+    # Replace this function, because it needs real devices.
+    train_compile.max_utils.print_system_information = lambda: None
     own = {
         "compile_topology": name,
         "compile_topology_num_slices": 1,

@@ -140,7 +140,7 @@ def catch_up(server: FakeGCSServer, state: Path, seconds: float) -> float:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if a target is missed."""
+    """Measure, print the results, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--rounds",

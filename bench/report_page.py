@@ -44,7 +44,7 @@ def opened(chrome: Browser, url: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if the target is missed."""
+    """Measure, print the results, and return 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)

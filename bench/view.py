@@ -69,7 +69,7 @@ def play(folder: Path, view: str) -> Cost:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if the target is missed."""
+    """Measure, print the results, and return 1 if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--rounds", type=int, default=6, help="measurements of each view (default: 6)"
