@@ -90,7 +90,7 @@ def _no_capacity(run: DisturbedRun) -> None:
 
 
 def _api_fails(run: DisturbedRun) -> None:
-    # Send the signal before the fault, because this needs the API.
+    # Send the signal before the API fails, because the signal is sent by means of the API.
     run.signal_trainer("KILL", f"{TPU}-w1")
     run.fault("error", "*", "503", "--for", "45")
     assert not _api_answers(run)

@@ -65,7 +65,7 @@ def report(statuses: Mapping[str, str], modules: Mapping[str, str]) -> str:
         if status not in KILLED:
             output = mutmut("show", mutant).splitlines()
             diff = [line for line in output if line.startswith(("+", "-"))]
-            # Without the two lines that name the files.
+            # Leave out the first two lines of the diff, which name the files.
             lines += ["", f"{status}: {mutant}", *diff[2:]]
     return "\n".join(lines) + "\n"
 

@@ -149,7 +149,7 @@ def _join(job: Job) -> None:
     if job.contract.num_processes > 1:
         from train.run.mesh import join
 
-        # If a process fails before it joins, nothing ends the others. So they do not wait long.
+        # Do not wait long: if a process fails before it joins, nothing ends the other processes.
         join(job.contract, job.cfg.heartbeat_timeout, join_timeout=300)
 
 

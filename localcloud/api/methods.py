@@ -82,7 +82,7 @@ class Methods:
 
 
 def chosen_workers(node: Node, ids: Any) -> tuple[Worker, ...]:
-    """Return the workers with these ids (none: all); raise HTTP 400 for an unknown id."""
+    """Return the workers with these ids, or all if ids is empty; raise HTTP 400 for a wrong id."""
     if not isinstance(ids, list):
         raise invalid("workerIds", f"workerIds is {ids!r}, not a list")
     # gcloud sends one empty id to select all workers.

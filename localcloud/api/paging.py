@@ -37,7 +37,7 @@ class Page:
             return items[keys.index(self.after) + 1 :]
         if keys != sorted(keys):
             return []
-        # The previous page's last item was deleted, so continue where it was.
+        # The previous page's last item was deleted, so continue at its former position.
         return [item for item, own in zip(items, keys, strict=True) if own > self.after]
 
     def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:

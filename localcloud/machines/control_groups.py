@@ -51,7 +51,7 @@ def remove(prefix: str, machine: str) -> None:
     """Kill all processes in a machine's group below ``prefix``; remove its groups."""
     unified = hierarchy() / prefix / machine
     with contextlib.suppress(FileNotFoundError):
-        # The file exists since Linux 5.14 (cgroup-v2.rst).
+        # The file cgroup.kill exists since Linux 5.14 (cgroup-v2.rst).
         (unified / "cgroup.kill").write_text("1")
     for top in hierarchies():
         _remove_tree(top / prefix / machine)

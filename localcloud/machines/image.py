@@ -47,7 +47,7 @@ PACKAGES = (
 )
 DEBIAN_SUITE = "trixie"
 SUITES = ("bullseye", "bookworm", "trixie")
-# Version of _finish(). Increment it with each change of _finish(), so that images are rebuilt.
+# Version of _finish(). Increment it when _finish() changes, so that images are built again.
 RECIPE = 2
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _IMAGE_NAME = re.compile(

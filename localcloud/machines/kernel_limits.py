@@ -14,7 +14,7 @@ def raise_for_many_machines() -> None:
     if lower and not _BEFORE.exists():
         _BEFORE.write_text("".join(f"{path} {value}\n" for path, value in lower.items()))
     for path in lower:
-        # The file is read-only if this host is itself a container.
+        # Skip a limit that is read-only, because this host is itself a container.
         with contextlib.suppress(OSError):
             path.write_text(str(_LIMITS[path]))
 

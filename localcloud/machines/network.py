@@ -19,7 +19,7 @@ from localcloud.machines import processes
 from localcloud.machines.commands import run
 
 RANGE = IPv4Network("198.18.0.0/15")
-# An error suggests this range if all of RANGE is in use (RFC 1918).
+# A network from which an error suggests a subnet if all of RANGE is in use (RFC 1918).
 _PRIVATE = IPv4Network("10.0.0.0/8")
 PREFIX = 22  # about 1000 machines per cloud, 128 clouds per host
 FIRST_MACHINE = 10

@@ -206,7 +206,7 @@ class NspawnMachines(HostMachines):
                 "systemd-run",
                 "--quiet",
                 "--collect",
-                # Systemd-run returns after execve, so that alive() finds the process.
+                # The type makes systemd-run return after execve, so that alive() finds the process.
                 "--service-type=exec",
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",

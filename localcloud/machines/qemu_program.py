@@ -24,7 +24,7 @@ _DEVICE = Path("/dev/kvm")
 # Test of KVM: a kernel without a root file system must print this and panic. With panic=-1 it then
 # reboots at once, which ends qemu.
 _PROOF = "Unable to mount root fs"
-# From this version on, emulation has not corrupted CPU flags in tests.
+# The oldest version whose emulation has not corrupted CPU flags in tests.
 OLDEST_SOUND_VERSION = (10, 0)
 _PACKAGE = "qemu-system-x86"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")

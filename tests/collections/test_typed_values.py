@@ -95,7 +95,7 @@ def test_an_error_about_the_environment_shows_no_value():
         ("false", "none"),
         ("newest", "newest"),
         ("All", "all"),
-        # A location comes from the inventory's variable of this name.
+        # The inventory has a variable of the same name, which is the location of checkpoints.
         ("gs://mine/checkpoints", "none"),
     ],
 )

@@ -42,7 +42,7 @@ def fleet(tmp_path_factory):
     with own_or_existing_cloud("no-way-in") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
-        # Renew: an existing cloud may be set up without the secrets.
+        # With renew=true, an existing cloud is set up again with these secrets.
         fleet.must_play("setup.yml", "-e", "renew=true")
         yield fleet
 
@@ -200,7 +200,7 @@ def launched(fleet, tmp_path_factory):
 
     def play(playbook: str, *options: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            # This applies also to playbooks that restart.yml starts.
+            # A variable, because it also applies to the playbooks that restart.yml starts.
             verbose.setenv("ANSIBLE_VERBOSITY", "3")
             played = fleet.must_play(playbook, *common, *options)
         printed[playbook] = printed.get(playbook, "") + played.output

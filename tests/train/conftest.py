@@ -47,7 +47,7 @@ def tree(text_file: Path) -> dict[str, Any]:
     return {
         "steps": 40,
         "batch": 8,
-        # No watchdog, because only end() stops it, and a refused run does not call end().
+        # No watchdog: only Run.end stops the watchdog, and a refused run does not call Run.end.
         "hang_after": 0,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},

@@ -161,7 +161,7 @@ def test_documents_have_the_same_loss_packed_and_alone(
 ):
     cfg = replace(cfg, model=replace(cfg.model, positions=positions, kv_heads=1, layers=2))
     params = jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg.model)
-    # Larger parameters, so that attention has an effect.
+    # Use larger parameters, so that attention has an effect.
     params = {name: 5 * a for name, a in params.items()}
     row = max(corpus.rows(0), key=lambda row: row[SEGMENTS].max())
     alone = [(float(mean_loss(params, d[None], cfg)), len(d) - 1) for d in documents(row)]

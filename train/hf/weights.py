@@ -144,7 +144,7 @@ class _Weights:
         source = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{source}: model")
-            # Used if the file has none, because another program wrote it.
+            # Use the config's options if the file has none, because another program wrote it.
             options = asdict(self.model)
             return None, section(ModelConfig, exported or options, source, "model."), source
         if content is None:

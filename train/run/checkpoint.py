@@ -371,7 +371,7 @@ class Checkpoints:
         crcs = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            # None: read whole files.
+            # Read whole files: None is the start and the end of the range.
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")
             crcs |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return crcs

@@ -53,8 +53,8 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def holder() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Return a function that starts a process that holds a device open until the test ends.
 
-    The behavior says what the process does on SIGTERM: it exits (``holds``), it only closes the
-    device (``releases``), or it ignores the signal (``stubborn``).
+    The argument ``behavior`` says what the process does on SIGTERM: it exits (``holds``), only
+    closes the device (``releases``), or ignores the signal (``stubborn``).
     """
     started = []
 

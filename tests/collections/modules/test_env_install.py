@@ -165,7 +165,7 @@ def test_a_lock_file_without_hashes_is_refused(index, make, monkeypatch):
 
 def test_files_from_before_a_boot_are_not_trusted(tmp_path, index, make, monkeypatch):
     lock = index.add("apple", "taste = 'sweet'\n")
-    # The file is empty, as after a power cut.
+    # Empty a file, as a power cut may do.
     (library(make(ENV_A, lock)) / "apple.py").write_text("")
     # ENV_B is damaged, too, because both environments have hard links to one file in uv's cache.
     assert library(make(ENV_B, lock)).joinpath("apple.py").read_text() == ""

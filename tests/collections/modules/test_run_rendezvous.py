@@ -254,7 +254,7 @@ def test_workers_that_share_their_checkpoints_start_when_all_have_arrived(worker
 
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
     workers.all_began()
-    # The file with which directories were compared is gone.
+    # The file with which the workers have compared their directories was removed.
     assert not list(shared.parent.parent.iterdir())
 
 

@@ -22,7 +22,7 @@ def queue(api, name, **fields):
 
 
 def outcome(api, path=NODES):
-    """List a path; return the status code, or ``dropped`` if the connection was closed."""
+    """Send a GET request; return the status code, or ``dropped`` if the connection was closed."""
     try:
         return api.call("GET", path).status_code
     except requests.ConnectionError:
