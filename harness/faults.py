@@ -155,7 +155,7 @@ def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
             while not run.wait(launched, 1):
                 if controller.poll() is not None:
                     assert time.monotonic() < deadline, "nothing was launched"
-                    # A controller that an earlier fault killed may still have the run's lease.
+                    # Try again: a controller that an earlier fault killed may still have the lease.
                     controller = run.begin(playbook, *arguments)
             run.fault("worker", f"{TPU}-w1", "cut")
             controller.wait()

@@ -36,7 +36,8 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
     ssh = local_api.state / "unreachable-ssh"
     ssh.write_text("#!/bin/sh\necho 'ssh: No route to host' >&2\nexit 255\n")
     ssh.chmod(0o755)
-    # An earlier test may have set this to the address of a storage emulator that has ended.
+    # Leave out STORAGE_EMULATOR_HOST: an earlier test may have set it to the address of a storage
+    # emulator that has ended.
     inherited = {k: value for k, value in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     return {
         **inherited,

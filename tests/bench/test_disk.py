@@ -10,7 +10,7 @@ from bench.disk import has_no_journal
 
 @pytest.fixture
 def machine(tmp_path):
-    """A directory with the /sys and /proc of a machine whose disk vda holds this directory."""
+    """A directory with fake sys and proc, according to which the directory is on the disk vda."""
     device = tmp_path.stat().st_dev
     (tmp_path / "sys/devices/vda").mkdir(parents=True)
     link = tmp_path / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -137,7 +137,7 @@ class Run:
         self.save_seconds += self.saved_at - begun
 
     def due(self, every: int) -> bool:
-        """Return whether an action that repeats every ``every`` steps is due; never for 0."""
+        """Return whether an action that repeats every ``every`` steps is due; 0 means never."""
         return every > 0 and self.step % every == 0
 
     def report(self, wait: bool = False) -> bool:
