@@ -46,7 +46,10 @@ def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exist
 @pytest.mark.parametrize(
     ("change", "allowed"),
     [
-        ({"accelerator_type": "v4-9"}, "us-central2-b has the types v4-8, v4-16, v5p-8"),
+        (
+            {"accelerator_type": "v4-9"},
+            "us-central2-b has the accelerator types v4-8, v4-16, v5p-8",
+        ),
         (
             {"runtime_version": "ubuntu"},
             "us-central2-b has the runtime versions tpu-ubuntu2204-base",

@@ -148,9 +148,9 @@ def test_a_name_that_a_queued_resource_of_another_zone_has_is_deleted_only_with_
 
 def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
     nodes = [parse_node(node()), parse_node(node("pod"))]
-    with pytest.raises(errors.NotConfigured, match=r"there are demo \(.*\), pod \("):
+    with pytest.raises(errors.NotConfigured, match=r"Existing TPUs: demo \(.*\), pod \("):
         find(nodes, "dmeo")
-    with pytest.raises(errors.NotConfigured, match="there are none"):
+    with pytest.raises(errors.NotConfigured, match="Existing TPUs: none"):
         find([], "demo")
     assert find(nodes, "gone", known=True) == []
 

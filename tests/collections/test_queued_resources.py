@@ -60,7 +60,7 @@ def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
     first = ensure_requested(api, DEMO, timeout=20)
     local_api.preempt("demo")
     local_api.queued("demo", "SUSPENDED")
-    with pytest.raises(Different, match="is SUSPENDED and is never tried again"):
+    with pytest.raises(Different, match="is SUSPENDED, and Google does not try it again"):
         ensure_requested(api, DEMO, timeout=20, replace_dead=False)
     second = ensure_requested(api, DEMO, timeout=20)
     assert (second.request.state, second.request.key != first.request.key) == ("ACTIVE", True)
@@ -73,7 +73,7 @@ def refuse(found):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replace_dead": False}, "is SUSPENDING and is never tried again"),
+        ({"replace_dead": False}, "is SUSPENDING, and Google does not try it again"),
         ({"check_owner": refuse}, r"demo \(us-central2-b\) is not ours"),
     ],
     ids=["without replace_dead", "of another owner"],

@@ -61,7 +61,8 @@ def test_the_error_about_an_exceeded_quota_names_the_dead_requests_that_hold_it(
     assert result.reason == "quota"
     assert "Quota limit 'TPUV2PreemptiblePerProjectPerZoneForTPUAPI'" in result.msg
     assert (
-        "v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED" in result.msg
+        "the quota for v2 spot in us-central1-b is held by the dead queued resource old (SUSPENDED"
+        in result.msg
     )
     assert "playbooks/delete.yml -e tpu=old -e zone=us-central1-b" in result.msg
     assert requested_zones(local_api)[len(before) :] == [ZONES[0]]
@@ -74,7 +75,7 @@ def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     assert (
         sum("no TPU and no queued resource holds quota" in outcome.msg for outcome in outcomes) == 1
     )
-    later_error = "the first error about v2 spot in us-central1-b says what holds it"
+    later_error = "the first error about v2 spot in us-central1-b lists what holds this quota"
     assert sum(later_error in outcome.msg for outcome in outcomes) == 5
 
 

@@ -56,7 +56,7 @@ def ready_in(local_api, *zones):
         ({"only": "_us-central2-b"}, "the name of the TPU is empty"),
         ({"only": "_"}, "the name of the TPU is empty"),
         ({"zone": "us-central1-a"}, "was given without a TPU. Name the TPU: -e tpu=NAME"),
-        ({"only": "dmeo"}, "no TPU 'dmeo' in the zones of the inventory; there are demo"),
+        ({"only": "dmeo"}, "no TPU 'dmeo' in the zones of the inventory. Existing TPUs: demo"),
     ],
     ids=["zone and empty name", "only a separator", "zone", "unknown name"],
 )
@@ -73,7 +73,9 @@ def test_deleting_the_whole_fleet_keeps_tpus_that_it_did_not_create(local_api):
     result = delete(local_api)
 
     [warning] = result["warnings"]
-    assert "TPU demo (us-central2-b) stays: this fleet did not create it" in warning
+    assert (
+        "TPU demo (us-central2-b) is not deleted, because this fleet did not create it" in warning
+    )
     assert tpus(local_api) == [f"{ZONE}/demo"]
 
 
@@ -182,7 +184,7 @@ def test_an_unattended_creation_replaces_only_the_given_preempted_tpu(local_api)
     local_api.state_is("demo", "PREEMPTED")
     options = {"only": "demo", "zone": ZONE, "replace_dead": True, "check": True}
 
-    assert "not the TPU to replace" in refusal(local_api, node_id="12345", **options)
+    assert "the TPU to replace has the id 12345" in refusal(local_api, node_id="12345", **options)
     assert run_fleet(local_api, node_id=node["id"], **options)["changed"]
 
 

@@ -86,7 +86,7 @@ def test_a_requested_chip_must_exist():
 
 @pytest.mark.parametrize("chip", [-1, "x", "1.5", "²"])
 def test_an_invalid_chip_number_is_refused(chip):
-    with pytest.raises(AnsibleFilterError, match="chip: expected the number of a chip"):
+    with pytest.raises(AnsibleFilterError, match="chip: expected a chip's number"):
         chip_hosts(FACTS, ["pod-w0"], chip)
 
 

@@ -202,7 +202,7 @@ class ActionModule(ActionBase):
             raise NotConfigured(str(error)) from None
         node = source.describe(expected.zone, expected.name)
         if node is None:
-            msg = f"TPU {expected.name} ({expected.zone}) is deleted already"
+            msg = f"TPU {expected.name} ({expected.zone}) was already deleted"
             return _result([]) | {"to_delete": [], "msg": msg}
         if blocker := deletion_blocker(node, expected, options["fleet_name"]):
             raise Different(f"{blocker}. Nothing was deleted")
@@ -313,8 +313,8 @@ def _owner_check(options: Mapping[str, Any]) -> Callable[[Node | QueuedResource]
             raise Different(blocker)
         if options["node_id"] and node.is_lost and node.id != options["node_id"]:
             raise Different(
-                f"TPU {node.where} is {node.state}, but not the TPU to replace: its id is "
-                f"{node.id}, expected {options['node_id']}. To replace it anyway, run: "
+                f"TPU {node.where} ({node.state}) is not replaced: its id is {node.id}, but the "
+                f"TPU to replace has the id {options['node_id']}. To replace it anyway, run: "
                 f"ansible-playbook playbooks/create.yml -e tpu={node.name}"
             )
 
@@ -327,7 +327,7 @@ def _description(node: Node, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _not_deleted_text(node: Node) -> str:
     return (
-        f"TPU {node.where} stays: this fleet did not create it. To delete it, name it: "
+        f"TPU {node.where} is not deleted, because this fleet did not create it. To delete it: "
         f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}"
     )
 

@@ -299,7 +299,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         text = f"filters: {expression!r} can't be evaluated for TPU {node.where}{others}: {reason}"
         if self.get_option("strict"):
             raise NotConfigured(text)
-        self.display.warning(f"{text}. The inventory leaves out such TPUs")
+        self.display.warning(f"{text}. The inventory omits these TPUs")
 
     def _known_hosts(
         self, nodes: list[Node], options: HostOptions, source: Source
@@ -352,7 +352,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if listing.unreachable:
             zones = ", ".join(listing.unreachable)
             self.display.warning(
-                f"the inventory is partial (allow_partial): no answer from {zones}"
+                f"the inventory has no TPUs of {zones}: no answer from there (allow_partial is set)"
             )
 
     def _add_hosts(self, hosts: tuple[Host, ...]) -> None:

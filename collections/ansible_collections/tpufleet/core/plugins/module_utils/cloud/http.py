@@ -237,7 +237,10 @@ class GoogleHttp:
                 raise errors.from_http(reply.status_code, answer, action)
             if not idempotent and reply.status_code in (500, 502, 504):
                 # A proxy may return these status codes although the server carried out the request.
-                raise errors.NoAnswer(f"can't {action}: the API answered {reply.status_code}")
+                raise errors.NoAnswer(
+                    f"can't {action}: the API returned HTTP {reply.status_code}, but may have "
+                    "carried out the request"
+                )
             retry_after = _retry_after(reply.headers.get("Retry-After"))
             self._sleep(max(self._retry.wait_after(attempt), retry_after))
         raise AssertionError("unreachable: the last try returns or raises")

@@ -172,7 +172,7 @@ def ensure_power(
                 api.wait(operation, action, deadline)
         node = read()
         if node is None:
-            raise errors.OperationFailed(f"can't {action}: somebody deleted it")
+            raise errors.OperationFailed(f"can't {action}: it was deleted meanwhile")
         if node.state != goal:
             api.polling.pause(action, pauses, deadline)
             pauses += 1

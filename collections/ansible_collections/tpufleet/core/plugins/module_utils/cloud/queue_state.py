@@ -78,7 +78,7 @@ def ensure_requested(
         return QueuedOutcome(False, msg, before, before, request)
     if request and not request.is_being_deleted and not replace_dead:
         raise errors.Different(
-            f"queued resource {request.where} is {request.state} and is never tried again"
+            f"queued resource {request.where} is {request.state}, and Google does not try it again"
             + (f" ({request.error})" if request.error else "")
             + ". Delete it (state: absent), or set replace_dead: true"
         )

@@ -82,7 +82,7 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
         if not request.is_dead
     ]
     return (
-        f"{quota} is held by {', '.join(descriptions)}"
+        f"the quota for {quota} is held by {', '.join(descriptions)}"
         if descriptions
         else f"no TPU and no queued resource holds quota for {quota}"
     )
@@ -111,7 +111,7 @@ class QuotaExplainer:
         with self._lock:
             if quota in self._explained:
                 return errors.QuotaError(
-                    f"{error}; the first error about {quota} says what holds it"
+                    f"{error}; the first error about {quota} lists what holds this quota"
                 )
             self._explained.add(quota)
         return errors.QuotaError(f"{error}; {self._holders(quota)}")
@@ -120,5 +120,5 @@ class QuotaExplainer:
         try:
             nodes, requests = self._list_zone(quota.zone)
         except errors.CloudError as error:
-            return f"what holds it is unknown ({error})"
+            return f"can't list what holds the quota for {quota} ({error})"
         return holders(quota, nodes, requests)

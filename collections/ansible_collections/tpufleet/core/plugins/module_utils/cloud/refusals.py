@@ -44,7 +44,7 @@ def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
     except errors.CloudError:
         return
     if spec.kind not in types:
-        yield f"{zone} has the types {closest_names(spec.kind, types)}", types
+        yield f"{zone} has the accelerator types {closest_names(spec.kind, types)}", types
     if spec.runtime_version not in versions:
         closest = closest_names(spec.runtime_version, versions)
         yield f"{zone} has the runtime versions {closest}", versions

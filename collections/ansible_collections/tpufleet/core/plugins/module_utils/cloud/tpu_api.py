@@ -66,7 +66,9 @@ class TpuApi(GoogleApi):
                 check_zone(zone)
         requested = (ALL_ZONES,) if ALL_ZONES in zones else tuple(dict.fromkeys(zones))
         if not requested:
-            raise errors.NotConfigured("zones is empty: name some, or '-' for all")
+            raise errors.NotConfigured(
+                "zones is empty. Set it to a list of zones, or to '-' for all"
+            )
 
         def list_zone(zone: str) -> Listing:
             try:

@@ -45,7 +45,7 @@ def chip_hosts(
             all chips.
     """
     if only not in (None, "") and not re.fullmatch(r"[0-9]{1,9}", str(only)):
-        raise AnsibleFilterError(f"chip: expected the number of a chip ({only!r:.40})")
+        raise AnsibleFilterError(f"chip: expected a chip's number, such as 0 ({only!r:.40})")
     hosts = []
     for worker in workers:
         host = hostvars[worker]
@@ -58,9 +58,10 @@ def chip_hosts(
         requested = range(chips) if only in (None, "") else [int(only)]
         missing = [chip for chip in requested if chip >= chips]
         if not chips or missing:
-            missing_text = f"chip {missing[0]}" if chips else "chips"
             raise AnsibleFilterError(
-                f"{worker} has no {missing_text} (chips: {chips}, numbered from 0)"
+                f"{worker} has no chip {missing[0]}, but {chips} chips with numbers from 0"
+                if chips
+                else f"{worker} has no TPU chips"
             )
         inherited = {name: host[name] for name in INHERITED_VARIABLES if name in host}
         hosts += [

@@ -92,7 +92,7 @@ def build_hosts(
         missing = _missing(node, options.address, known) if is_reachable(node) else ""
         if missing:
             warnings.append(
-                f"TPU {node.where} is READY but {missing}; until then it is not in the group tpu"
+                f"TPU {node.where} is READY, but not in the group tpu, because {missing}"
             )
         is_alone = name_counts[node.name] == 1
         name = node.name if is_alone else f"{node.name}-{node.zone}"
@@ -133,13 +133,16 @@ def check_unique_names(named_hosts: Sequence[tuple[str, Host]]) -> None:
 def _missing(node: Node, address: Address, known: Mapping[str, KnownHost]) -> str:
     endpoints = node.endpoints
     if address == "external" and not all(endpoint.external_ip for endpoint in endpoints):
-        return "has workers without an external address: set address: internal or iap in tpu.yml"
+        return "it has workers without an external address. Set address: internal or iap in tpu.yml"
     if not all(endpoint.internal_ip for endpoint in endpoints):
-        return "has workers without an internal address"
+        return "it has workers without an internal address"
     if address == "iap":
         hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(endpoints))]
         if not all(host and host.host_name for host in hosts):
-            return "its workers have not published the host names that IAP needs: try again soon"
+            return (
+                "its workers have not yet published the host names that IAP needs. Run this again "
+                "in a minute"
+            )
     return ""
 
 
@@ -157,7 +160,7 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
     if unknown and options.known_hosts_file:
         workers = "worker" + ("s " if len(unknown) > 1 else " ") + ", ".join(map(str, unknown))
         consequence = (
-            "ssh trusts the first key (host_keys: accept-new)"
+            "ssh accepts any key of theirs at the first connection (host_keys: accept-new)"
             if options.accept_new
             else "ssh will refuse to connect. Run this again in a minute, or set host_keys: "
             "accept-new in tpu.yml"

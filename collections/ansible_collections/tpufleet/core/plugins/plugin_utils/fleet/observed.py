@@ -87,7 +87,7 @@ def find(
     if not matches and not requests and not known:
         where = f"in zone {zone}" if zone else "in the zones of the inventory"
         existing = closest_names(name, (node.where for node in nodes))
-        raise NotConfigured(f"there is no TPU {name!r} {where}; there are {existing}")
+        raise NotConfigured(f"there is no TPU {name!r} {where}. Existing TPUs: {existing}")
     zones = sorted({resource.zone for resource in (*matches, *requests)})
     if len(zones) > 1:
         raise NotConfigured(

@@ -115,7 +115,8 @@ def delete_disks(
 
     def delete_one(disk: StoredDisk) -> Result:
         if options.confirmed is not None and disk.key not in options.confirmed:
-            return Result(disk.name, disk.zone, changed=False, msg=f"the disk {disk.name} stays")
+            msg = f"the disk {disk.name} is not deleted, because you did not confirm it"
+            return Result(disk.name, disk.zone, changed=False, msg=msg)
         msg = ensure_disk_absent(source.compute, disk, timeout=options.timeout, check=options.check)
         return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
 
