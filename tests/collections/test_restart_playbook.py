@@ -79,7 +79,7 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     result = play(environment_of(local_api), "train.yml", "-e", json.dumps(variables))
 
     assert not owned.exists()
-    assert "nothing of run mine was started: pod-w[0-1]: can't be reached" in flat(result)
+    assert "run mine was not started: pod-w[0-1]: can't be reached" in flat(result)
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["restart", "check"])

@@ -133,7 +133,7 @@ def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fl
     result = watch(local_api)
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "mine: the name of its TPU is taken by a TPU of somebody else" in flat(result)
+    assert "mine: a TPU of somebody else has the name of its TPU" in flat(result)
     for zone in (ZONE, "europe-west4-b"):
         assert local_api.node("demo", zone)["state"] == "READY"
         assert LABEL not in local_api.node("demo", zone).get("labels", {})

@@ -168,7 +168,7 @@ def test_the_output_of_runs_is_readable_after_all_tpus_are_deleted(fleet, output
     fleet.must_play("playbooks/delete.yml", "-e", "yes=true")
     page = tmp_path / "report.html"
     fleet.must_play("playbooks/report.yml", "-e", f"report={page}", *outputs)
-    for run, attempt, state in ((RUN, 2, "stopped by you"), (COLLECTED, 1, "preempted")):
+    for run, attempt, state in ((RUN, 2, "stopped by kill.yml"), (COLLECTED, 1, "preempted")):
         options = ("-e", f"run={run}", *outputs)
         assert state in fleet.must_play("playbooks/status.yml", *options).output
         assert '{"step": ' in fleet.must_play("playbooks/logs.yml", *options).output

@@ -125,7 +125,7 @@ def worker_that_is_down_at_launch(bad: Bad) -> str:
     part = {"run": "mine", "process_id": 1, "tpu": "pod"}
     text = "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.3 port 22: refused"
     verdict = launch_verdict({"pod-w1": {"unreachable": True, "msg": text}}, {"pod-w1": part})
-    return printed_failure(f"nothing of run mine was started: {verdict['problems']['mine'][0]}")
+    return printed_failure(f"run mine was not started: {verdict['problems']['mine'][0]}")
 
 
 @case("0123456789abcdef")

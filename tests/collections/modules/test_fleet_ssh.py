@@ -34,5 +34,5 @@ def test_a_worker_knows_its_leader_s_host_key_by_name_not_by_address():
 def test_a_worker_without_a_leader_reports_the_command_that_configures_one(tmp_path, monkeypatch):
     monkeypatch.setattr(from_leader, "PEER_DIR", tmp_path)
 
-    with pytest.raises(FromLeaderError, match=r"no leader is configured\. .*--tags fleet_ssh"):
+    with pytest.raises(FromLeaderError, match=r"no leader configured\. .*--tags fleet_ssh"):
         pull("releases", "abc", tmp_path / "abc")

@@ -206,7 +206,7 @@ def test_an_installed_release_is_write_protected(tmp_path):
         (lambda root: os.mkfifo(swap(root / "train/main.py")), "is missing"),
         (lambda root: (root / MANIFEST).unlink(), "no manifest"),
         (lambda root: os.mkfifo(swap(root / MANIFEST)), "no manifest"),
-        (lambda root: swap(root / MANIFEST).write_text(dump([])), "the manifest is that of"),
+        (lambda root: swap(root / MANIFEST).write_text(dump([])), "its manifest is of"),
     ],
     ids=["changed", "missing", "a pipe", "no manifest", "a pipe as manifest", "another manifest"],
 )

@@ -98,7 +98,7 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
     assert "train/main.py differs" in run_start.release_problem(launch, paths)
     assert "playbooks/push.yml" in run_start.release_problem(launch, paths)
     (paths.release(name) / MANIFEST).unlink()
-    assert "no manifest" in run_start.release_problem(launch, paths)
+    assert "its manifest is missing" in run_start.release_problem(launch, paths)
 
 
 @pytest.mark.parametrize(

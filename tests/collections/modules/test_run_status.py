@@ -157,7 +157,7 @@ def test_a_killed_run_is_shown_as_stopped_by_you():
     lines = shown_lines(results(w0=report_end("75")), {"mine": record})
 
     assert len(lines) == 2
-    assert "stopped by you" in lines[1]
+    assert "stopped by kill.yml" in lines[1]
 
 
 def test_a_run_shows_its_goodput():

@@ -167,7 +167,7 @@ def test_a_hostile_file_is_skipped_with_a_warning(tmp_path, hostile):
     answer = {"files": [hostile, *Worker(OBJECTS).files], "state": {"done": 1}}
     result = collect(tmp_path / "outputs", "w0", lambda state: answer)
     assert result["files"] == len(OBJECTS)
-    assert "w0: skipped 1 files" in result["warnings"][0]
+    assert "w0: 1 files of its runs were not copied" in result["warnings"][0]
     assert content_of(OutputDirectory(tmp_path / "outputs")) == OBJECTS
     files = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
     assert len(files) == len(OBJECTS) + 1

@@ -19,7 +19,7 @@ RUNS = {
 STATES = {
     "finished": "done",
     "crashed": "crashed (exit 1)",
-    "killed": "stopped by you",
+    "killed": "stopped by kill.yml",
 }
 
 

@@ -61,7 +61,10 @@ def test_without_workers_the_report_of_a_run_is_made_from_its_record_and_publish
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"run": "none"}, "there is no run none: ansible-playbook playbooks/status.yml"),
+        (
+            {"run": "none"},
+            "there is no run none. List the runs: ansible-playbook playbooks/status.yml",
+        ),
         ({"publish": "gs://fleet/report"}, "publish=gs://BUCKET/report.html"),
     ],
     ids=["an unknown run", "an object that is not an HTML file"],

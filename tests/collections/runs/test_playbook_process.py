@@ -157,8 +157,11 @@ def test_a_pass_that_is_out_of_time_ends_its_playbook_and_starts_no_other(
     error = run_playbook("long.yml", 0.4)
     late = run_playbook("long.yml", 0)
 
-    assert "still running after" in error
-    assert late == ("long.yml was not started: this pass is out of time. The next pass continues")
+    assert "its time limit of" in error
+    assert late == (
+        "long.yml was not started, because the watch's pass has reached its time limit. "
+        "The next pass continues"
+    )
 
 
 def test_extra_variables_are_one_json_argument(run_playbook, tmp_path):
@@ -209,7 +212,7 @@ def test_a_playbook_without_a_result_fails_with_its_exit_code_and_names_its_outp
 
     error = run_playbook("missing.yml")
 
-    assert "exit code 1, it left no result. See its output: tail " in error
+    assert "exit code 1, the playbook wrote no result file. See its output: tail " in error
     output = Path(error.rpartition("tail ")[2])
     assert output.read_text() == "no such playbook: missing.yml\n"
 
@@ -226,15 +229,23 @@ THIRD = FIRST | {"host": "localhost", "error": "not ready: pod-w1"}
         ({"failures": []}, 0, ""),
         ({"failures": [FIRST]}, 0, ""),
         ({"failures": []}, 4, "exit code 4. See its output: tail watch.d/mine.log"),
-        (None, 0, "exit code 0, it left no result. See its output: tail watch.d/mine.log"),
-        ([], 0, "exit code 0, its result has no list of failures. See"),
+        (
+            None,
+            0,
+            "exit code 0, the playbook wrote no result file. See its output: tail watch.d/mine.log",
+        ),
+        ([], 0, "exit code 0, the playbook's result file has no list of failures. See"),
         (
             {"failures": ["text"]},
             2,
-            "exit code 2, a failure in its result has no valid host. See",
+            "exit code 2, a failure in the playbook's result file has no valid host. See",
         ),
-        ({"failures": [FIRST | {"host": 7}]}, 2, "a failure in its result has no valid host"),
-        ("{", 0, "its result cannot be read"),
+        (
+            {"failures": [FIRST | {"host": 7}]},
+            2,
+            "a failure in the playbook's result file has no valid host",
+        ),
+        ("{", 0, "the playbook's result file cannot be read"),
     ],
 )
 def test_a_playbook_succeeds_only_with_exit_code_0_and_a_valid_result(

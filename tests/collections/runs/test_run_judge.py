@@ -99,7 +99,7 @@ def test_a_run_with_a_blocker_is_stopped_and_fails_at_its_leader(launch):
 
     verdict = launch.judge(started=both(STARTED, full)).judge_answers()
 
-    assert verdict["failures"] == {"pod-w0": "nothing of run mine was started: pod-w1: no space"}
+    assert verdict["failures"] == {"pod-w0": "run mine was not started: pod-w1: no space"}
     assert (verdict["stop"], verdict["start"], verdict["launches"]) == (["pod-w0"], [], {})
     assert launch.record().wanted == "stopped"
     assert failure(launch) == "pod-w1: no space"
@@ -187,7 +187,7 @@ def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
     outcome = launch.judge(verdict=start).judge_outcome()
 
     assert (start["wait"], outcome["stop"]) == ([], list(HOSTS))
-    assert outcome["outcomes"]["mine"]["problems"] == ["it was stopped during its launch"]
+    assert outcome["outcomes"]["mine"]["problems"] == ["the run was stopped during its launch"]
     assert launch.record().wanted == "stopped"
 
 
@@ -210,7 +210,7 @@ def test_a_launch_that_fails_stops_nothing_if_the_run_was_launched_again_meanwhi
     assert (start["wait"], outcome["stop"]) == ([], [])
     assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
     assert attempt_text(outcome["outcomes"]["mine"], "mine", {}) == (
-        "run mine continues: another launch has started attempt 2 of it. See its status: "
+        "run mine continues: another launch has started attempt 2 of the run. See its status: "
         "ansible-playbook playbooks/status.yml"
     )
 
@@ -232,7 +232,7 @@ def test_no_worker_is_stopped_if_another_launch_has_started_a_newer_attempt(laun
     verdict = launch.judge(started=both(STARTED, newer)).judge_answers()
 
     assert (verdict["stop"], verdict["start"]) == ([], [])
-    assert "another launch has started attempt 2 of it" in verdict["failures"]["pod-w0"]
+    assert "another launch has started attempt 2 of the run" in verdict["failures"]["pod-w0"]
     assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
 
 

@@ -173,9 +173,7 @@ def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     result = fleet.train()
 
     assert result.returncode != 0
-    assert "nothing of run mine was started: pod-w1: no space left" in " ".join(
-        result.stdout.split()
-    )
+    assert "run mine was not started: pod-w1: no space left" in " ".join(result.stdout.split())
     assert [call[:3] for call in fleet.calls if call[1] == "stopped"] == [["run", "stopped", "0"]]
     assert fleet.record["wanted"] == "stopped"
 

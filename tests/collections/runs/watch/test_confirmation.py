@@ -103,6 +103,6 @@ def test_a_tpu_whose_state_or_id_changed_is_observed_again(controller, listed):
 
     assert (outcome.action, controller.actor.plays) == ("nothing", [])
     assert reason_text(outcome) == (
-        f"pod-w0 has written no heartbeat for 100000 s; its TPU is {listed.state} by now, "
-        "the next pass observes it again"
+        f"pod-w0 has written no heartbeat for 100000 s; its TPU is {listed.state} now, "
+        "so the next pass observes it again"
     )

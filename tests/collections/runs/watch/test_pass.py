@@ -395,7 +395,7 @@ def test_a_run_is_not_stopped_because_of_outdated_worker_answers(controller):
     (outcome,) = controller.pass_once(snapshot)
 
     assert (outcome.action, controller.actor.plays) == ("nothing", [])
-    assert reason_text(outcome).endswith("s ago, the next pass asks them again")
+    assert reason_text(outcome).endswith("s ago, so the next pass asks them again first")
     assert "fence" not in controller.records.read("mine")
 
 

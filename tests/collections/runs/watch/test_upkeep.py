@@ -185,7 +185,7 @@ def test_a_deletion_is_logged_with_the_idle_time_and_its_limit(controller):
     delete_idle(controller, seconds=3700)
 
     log = (controller.state_dir / "watch.log").read_text()
-    assert f"TPU pod ({ZONE}): idle for 3700 s, 3600 s are allowed: delete" in log
+    assert f"TPU pod ({ZONE}): idle for 3700 s (limit: 3600 s): delete" in log
 
 
 def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
@@ -246,7 +246,7 @@ def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(co
     assert blocker(controller, snapshot) == ""
     controller.now += 1
     assert blocker(controller, snapshot) == (
-        "its workers were asked 91 s ago, the next pass asks them again"
+        "its workers were asked 91 s ago, so the next pass asks them again first"
     )
     controller.now -= 1
     used = snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}

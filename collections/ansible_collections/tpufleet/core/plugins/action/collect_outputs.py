@@ -22,7 +22,7 @@ MAX_STATE_BYTES = 1 << 22
 """Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"
 """Directory below the output directory; each file has the last ``state`` of one worker."""
-MALFORMED = "malformed answer of run_output"
+MALFORMED = "malformed result of the module run_output"
 SETUP = "Update the worker: ansible-playbook setup.yml"
 
 
@@ -111,7 +111,8 @@ def _collect(
             break
     result = {"changed": bool(files), "files": files, "more": more}
     if skipped:
-        result["warnings"] = [f"{host}: skipped {len(skipped)} files, such as: {skipped[0]}"]
+        warning = f"{host}: {len(skipped)} files of its runs were not copied ({skipped[0]})"
+        result["warnings"] = [warning]
     return result
 
 

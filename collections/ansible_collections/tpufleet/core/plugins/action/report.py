@@ -86,8 +86,8 @@ class ActionModule(ActionBase):
         )
         if options["run"] and not views:
             raise AnsibleActionFail(
-                f"there is no run {options['run']}: ansible-playbook playbooks/status.yml lists "
-                "runs"
+                f"there is no run {options['run']}. List the runs: "
+                "ansible-playbook playbooks/status.yml"
             )
         fleet = str(api.get("project") or "the fleet")
         text = page(views, fleet, now)

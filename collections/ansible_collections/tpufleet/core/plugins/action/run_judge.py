@@ -138,7 +138,7 @@ class Judge:
             "was_wanted": was_wanted,
             "notes": verdict["notes"],
             "failures": {
-                self._leader(run): f"nothing of run {run} was started: {'; '.join(lines)}"
+                self._leader(run): f"run {run} was not started: {'; '.join(lines)}"
                 for run, lines in refused.items()
             },
             "stop": hosts_to_stop(started, processes, refused.keys() - replaced, relaunched),
@@ -158,7 +158,7 @@ class Judge:
         for run, launch in self._options["verdict"]["launches"].items():
             problems = failures(start_answers(self._hosts[run], *answers))
             if not self._check and self._is_stopped(run):
-                problems.append("it was stopped during its launch")
+                problems.append("the run was stopped during its launch")
             failed = bool(problems)
             runs[run] = {
                 "outcome": {"problems": problems, "launch_failed": failed, "stop": failed},
@@ -221,7 +221,7 @@ class Judge:
         record = self._read(run)
         if record is None or not record.is_wanted or record.attempt <= attempt:
             return ""
-        return f"another launch has started attempt {record.attempt} of it"
+        return f"another launch has started attempt {record.attempt} of the run"
 
     def _read(self, run: str) -> RunRecord | None:
         """Return the record of a run; None, with a warning, if it cannot be read."""

@@ -268,8 +268,8 @@ class ActionModule(ActionBase):
         _, release = staged(options["code"], options["code_paths"])
         if release != record.launch.release:
             raise RunError(
-                f"{options['code']}: this is not the release of run {run} (it is {release}, "
-                f"expected {record.launch.release}). Relaunch it with "
+                f"{options['code']} has release {release}, but run {run} was launched with release "
+                f"{record.launch.release}. Relaunch it with its own release: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
         placements = place_processes(workers, run)

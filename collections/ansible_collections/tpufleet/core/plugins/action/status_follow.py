@@ -116,11 +116,12 @@ def follow(
             status = read()
             show_lines(status["lines"])
         except StatusError as error:
-            show_lines([*status["lines"], f"No newer status: {error}"])
+            show_lines([*status["lines"], f"The status could not be read again: {error}"])
     return status["lines"]
 
 
 def show(lines: Sequence[str]) -> None:
     """Show a status as one progress message, which a terminal shows in place of the last one."""
-    header = f"status: {time.strftime('%H:%M:%S')}, again in {PAUSE_S:.0f} s, CTRL+C ends"
+    now = time.strftime("%H:%M:%S")
+    header = f"status at {now}; the next one follows in {PAUSE_S:.0f} s; CTRL+C ends the playbook"
     Display().display("\n".join([header, *lines]), screen_only=True)

@@ -98,7 +98,7 @@ class ActionModule(ActionBase):
             "answers": stored_answers(record.run, summary, logs),
             "files": files,
             "warnings": summary.warnings(record.run),
-            "msg": f"{record.run}: attempt {last_attempt} is read from {location}",
+            "msg": f"run {record.run}: the output of attempt {last_attempt} is in {location}",
         }
 
 

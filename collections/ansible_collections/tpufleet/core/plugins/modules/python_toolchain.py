@@ -130,7 +130,7 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
         run(
             [sys.executable, "-m", "venv", str(home)],
             network_environment(os.environ),
-            "python3 -m venv (is python3-venv installed?)",
+            "python3 -m venv, which needs the package python3-venv",
         )
         download(wheels, lock, [str(home / "bin/pip")], options["env"])
     unpack_programs(wheels, lock, home / "bin")

@@ -152,7 +152,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     if params["checkpoints"] == "none" or "://" in checkpoints:
         return result
     if not checkpoints:
-        return result | {"missing": "launch.json names no checkpoint location"}
+        return result | {"missing": f"run {run}: its launch.json names no checkpoint location"}
     command = launched.get("command")
     is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
@@ -230,7 +230,7 @@ def pack_checkpoints(
     """
     result: dict[str, Any] = {"passed_over": [], "unreadable": [], "missing": ""}
     if not directory.is_dir():
-        return result | {"missing": f"{directory}: there are no checkpoints of {run}"}
+        return result | {"missing": f"{directory}: there are no checkpoints of run {run}"}
     sizes = sizes_below(directory)
     names = sorted(sizes)
     if newest:

@@ -49,7 +49,9 @@ def copy_env(env: Path, python: Path) -> None:
     try:
         record = read_marker(env.name, new)
         if record.get("made_by") != interpreter(python):
-            raise OtherPythonError("the leader's environment is for another Python")
+            raise OtherPythonError(
+                "the leader's Python environment needs another Python than this worker has"
+            )
         pull(RSYNC_MODULE, env.name, new, options=["--whole-file"])
         if not has_all_files(new, record):
             raise FromLeaderError(f"the leader's copy of {RSYNC_MODULE}/{env.name} is incomplete")

@@ -66,7 +66,8 @@ def pull(
     """
     if not has_leader():
         raise FromLeaderError(
-            "no leader is configured. Configure it: ansible-playbook setup.yml --tags fleet_ssh"
+            "this worker has no leader configured. Configure it: "
+            "ansible-playbook setup.yml --tags fleet_ssh"
         )
     source = f"{LEADER}::{module}/{path}".rstrip("/") + "/"
     command = ["rsync", "--recursive", "--links", "--perms", "--times", "--delete"]

@@ -194,11 +194,11 @@ def release_problems(release: Path, name: str) -> list[str]:
     try:
         entries = read_manifest(release)
     except OSError:
-        return ["there is no manifest"]
+        return ["its manifest is missing"]
     except ReleaseError as error:
         return [str(error)]
     if release_id(entries) != name:
-        return [f"the manifest is that of release {release_id(entries)}"]
+        return [f"its manifest is of release {release_id(entries)}"]
     return differences(release, entries)
 
 

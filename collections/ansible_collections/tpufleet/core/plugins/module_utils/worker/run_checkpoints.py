@@ -89,7 +89,7 @@ def directory_problem(path: str) -> str | None:
     if not os.path.lexists(parent):
         fix = f"Create the directory: ansible-playbook setup.yml --tags run -e checkpoints={parent}"
     return (
-        f"{path}: {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
+        f"{path}: the user {USER} can't write checkpoints there ({cause.rpartition(': ')[2]}). "
         f"{fix}, or {OTHER_LOCATION}"
     )
 

@@ -109,14 +109,17 @@ class Actor:
             return blocker
         time_limit = min(ACTION_S, self.deadline - time.monotonic())
         if time_limit <= 0:
-            return f"{playbooks} was not started: this pass is out of time. The next pass continues"
+            return (
+                f"{playbooks} was not started, because the watch's pass has reached its time "
+                "limit. The next pass continues"
+            )
         arguments = [*play.playbooks, "-e", json.dumps(dict(play.variables))]
         self.log(f"{subject}: $ ansible-playbook {playbooks} -e '{arguments[-1]}'")
         began_at = time.monotonic()
 
         def reason_to_stop() -> str:
             return claim.lost() or (
-                f"still running after {time_limit:.0f} s" if elapsed() > time_limit else ""
+                f"its time limit of {time_limit:.0f} s has passed" if elapsed() > time_limit else ""
             )
 
         def elapsed() -> float:

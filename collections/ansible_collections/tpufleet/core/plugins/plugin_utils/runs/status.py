@@ -23,7 +23,7 @@ _STATES = {
     RunState.WAITING_FOR_TPU: "waiting for its TPU",
     RunState.WAITING_FOR_WORKERS: "waiting for its workers",
     RunState.WAITING_FOR_RELEASE: "waiting for a controller that has the release",
-    RunState.NAME_TAKEN: "the name of its TPU is taken by a TPU of somebody else",
+    RunState.NAME_TAKEN: "a TPU of somebody else has the name of its TPU",
 }
 """Texts of those states whose code does not say enough to users."""
 _REASONS = {
@@ -59,7 +59,7 @@ _CAUSES = {
         "its TPU is in {zone}, which the inventory does not list. Add the zone to zones in "
         "inventory/gcp/tpu.yml. If the TPU no longer exists, kill the run and launch it again"
     ),
-    CauseCode.WORKERS_MISSING: "{count} of {of} workers are in the inventory",
+    CauseCode.WORKERS_MISSING: "only {count} of its {of} workers are in the inventory",
     CauseCode.WORKERS_UNREACHABLE: "{hosts} can't be reached",
     CauseCode.WORKERS_UNREACHABLE_FOR: (
         "{hosts} unreachable for {seconds:.0f} s although the TPU is READY"
@@ -79,15 +79,15 @@ _CAUSES = {
     CauseCode.LAUNCH_IN: "the next launch is in {seconds:.0f} s",
     CauseCode.RECREATE_IN: "the TPU is recreated in {seconds:.0f} s",
     CauseCode.RUN_CONTINUES: "the run continues on {host}",
-    CauseCode.NO_WORKER_REACHABLE: "no other worker can be reached from here either",
+    CauseCode.NO_WORKER_REACHABLE: "this controller cannot reach any other worker either",
     CauseCode.NO_BUCKET: (
-        "its checkpoints are not in a bucket, and what is on the TPU's disks is lost when it is "
-        "deleted, so that is not done unattended. If you need nothing from them, delete the TPU, "
-        "and the watch recreates it: {delete}"
+        "its checkpoints are not in a bucket. The watch does not delete the TPU, because the data "
+        "on the TPU's disks would be lost. If you need nothing from the disks, delete the TPU, and "
+        "the watch recreates it: {delete}"
     ),
     CauseCode.NOT_OURS: (
-        "the TPU does not have this fleet's label, so it is not deleted unattended. Delete it: "
-        "{delete}"
+        "the watch does not delete the TPU, because it does not have this fleet's label. Delete "
+        "it: {delete}"
     ),
     CauseCode.MULTISLICE: (
         "one queued resource created all its slices, and the watch can't recreate queued "
@@ -99,9 +99,9 @@ _CAUSES = {
     ),
     CauseCode.NEXT_PASS: "the next pass continues",
     CauseCode.ANSWERS_TOO_OLD: (
-        "its workers answered {seconds:.0f} s ago, the next pass asks them again"
+        "its workers answered {seconds:.0f} s ago, so the next pass asks them again first"
     ),
-    CauseCode.TPU_CHANGED: "its TPU is {tpu_state} by now, the next pass observes it again",
+    CauseCode.TPU_CHANGED: "its TPU is {tpu_state} now, so the next pass observes it again",
     CauseCode.RECORD_CHANGED: "its record has just changed",
     CauseCode.LEASE_HELD: "{error}",
     CauseCode.TOO_MANY_PREEMPTIONS: "it was preempted {count} times",
@@ -187,7 +187,7 @@ def run_text(run: RunStatus) -> str:
     if run.state is RunState.WAITING_FOR_TPU:
         return f"its TPU is {run.tpu_state.lower()}"
     if run.state is RunState.STOPPED:
-        return "stopped by you"
+        return "stopped by kill.yml"
     if run.decided_by and run.decided_by.state is run.state:
         return process_text(run.decided_by)
     return state_text(run.state)

@@ -54,7 +54,7 @@ class Upkeep:
         ``fleet`` is the value of ``tpu_fleet``.
         """
         if records.unusable:
-            self.watch.log("invalid records: no idle TPU and no cached release is deleted")
+            self.watch.log("a run record is invalid: no idle TPU and no cached release is deleted")
             return UpkeepOutcome()
         deleted: list[str] = []
         errors: list[str] = []
@@ -105,7 +105,7 @@ class Upkeep:
         if not since or now - since < idle_limit_s:
             return False
         label, idle = f"TPU {tpu.name} ({tpu.zone})", f"{now - since:.0f} s"
-        self.watch.log(f"{label}: idle for {idle}, {idle_limit_s} s are allowed: delete")
+        self.watch.log(f"{label}: idle for {idle} (limit: {idle_limit_s} s): delete")
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
@@ -128,7 +128,7 @@ class Upkeep:
         """Return why a TPU must not be deleted now; empty if it may be deleted."""
         age = self.watch.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
-            return f"its workers were asked {age:.0f} s ago, the next pass asks them again"
+            return f"its workers were asked {age:.0f} s ago, so the next pass asks them again first"
         try:
             # Read the records again: a run may have been launched since the pass began.
             records = self.watch.store.read_all()

@@ -38,12 +38,12 @@ def read_error(path: Path) -> str:
         with path.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(MAX_BYTES))
     except FileNotFoundError:
-        raise ResultError("it left no result") from None
+        raise ResultError("the playbook wrote no result file") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ResultError(f"its result cannot be read ({error})") from None
+        raise ResultError(f"the playbook's result file cannot be read ({error})") from None
     failures = content.get("failures") if isinstance(content, dict) else None
     if not isinstance(failures, list):
-        raise ResultError("its result has no list of failures")
+        raise ResultError("the playbook's result file has no list of failures")
     pairs = [(_text(failure, "host"), _text(failure, "error")) for failure in failures]
     if not pairs:
         return ""
@@ -54,5 +54,5 @@ def read_error(path: Path) -> str:
 def _text(failure: object, name: str) -> str:
     text = failure.get(name) if isinstance(failure, dict) else None
     if not isinstance(text, str):
-        raise ResultError(f"a failure in its result has no valid {name}")
+        raise ResultError(f"a failure in the playbook's result file has no valid {name}")
     return text
