@@ -90,10 +90,17 @@ def _parsed(content: bytes | str, source: str) -> Any:
         return _Loader(content).get_single_data()
     except Exception as err:  # PyYAML also raises ValueError, RecursionError and other errors
         reason = " ".join(str(err).split())
-        if "alias" in reason:  # YAML reads a word that begins with * as an alias
+        if _is_at_asterisk(err, content):
             reason += """. A value that begins with * needs quotes: "*.txt", on a command line """
             reason += """data.text='"*.txt"'"""
         raise ConfigError(f"{source}: invalid YAML: {reason}") from err
+
+
+def _is_at_asterisk(err: Exception, content: bytes | str) -> bool:
+    """Return whether a value that begins with an asterisk, which YAML reads as an alias, failed."""
+    mark = getattr(err, "context_mark", None) or getattr(err, "problem_mark", None)
+    text = content if isinstance(content, str) else content.decode(errors="replace")
+    return mark is not None and text[mark.index :].startswith("*")
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
