@@ -119,6 +119,31 @@ def test_a_deleted_tracked_file_is_not_part_of_the_code(tmp_path):
     assert list_code(code) == ["latest", "train/main.py"]
 
 
+def git(folder, *arguments):
+    settings = ("user.name=a", "user.email=a@b", "protocol.file.allow=always")
+    options = [word for setting in settings for word in ("-c", setting)]
+    subprocess.run(["git", "-C", str(folder), *options, *arguments], check=True)
+
+
+def test_a_submodule_is_part_of_the_code_and_must_be_initialized(tmp_path):
+    for name in ("library", "main"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").touch()
+        git(tmp_path / name, "init", "-q")
+        git(tmp_path / name, "add", ".")
+        git(tmp_path / name, "commit", "-qm", "first")
+    git(tmp_path / "main", "submodule", "--quiet", "add", f"{tmp_path}/library", "vendored")
+    git(tmp_path / "main", "commit", "-qm", "second")
+    (tmp_path / "main/vendored/new.py").touch()
+    git(tmp_path, "clone", "-q", "main", "fresh")
+
+    paths = [".gitmodules", "main.py", "vendored/library.py", "vendored/new.py"]
+    assert list_code(tmp_path / "main") == paths
+    with pytest.raises(ReleaseError, match="the git submodule vendored/ has no files here"):
+        list_code(tmp_path / "fresh")
+    assert list_code(tmp_path / "fresh", ["main.py"]) == ["main.py"]
+
+
 def test_a_git_tree_that_git_cannot_list_is_an_error(tmp_path):
     code = write_code(tmp_path / "code")
     (code / ".git").mkdir()

@@ -56,6 +56,11 @@ def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = Fals
         for path in paths
         if not code_paths or any(is_below(path, code_path) for code_path in code_paths)
     ]
+    if empty := [path for path in selected if path.endswith("/")]:
+        raise ReleaseError(
+            f"{root}: the git submodule {empty[0]} has no files here. Fetch them: git -C {root} "
+            "submodule update --init --recursive, or select other code with code_paths"
+        )
     if not selected:
         raise ReleaseError(f"there is no code in {root}: it has no file, or git ignores all files")
     if MANIFEST in selected:
@@ -74,7 +79,8 @@ def is_below(path: str, folder: str) -> bool:
 def git_files(root: Path) -> Iterator[str]:
     """List the tracked and untracked files below ``root`` that git does not ignore.
 
-    Files of submodules are included. Raises ReleaseError.
+    Files of submodules are included. A submodule that is not initialized has no files, so its
+    directory is listed, with ``/`` at the end. Raises ReleaseError.
     """
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others"]
     try:
@@ -90,9 +96,14 @@ def git_files(root: Path) -> Iterator[str]:
         )
     for name in result.stdout.split(b"\0")[:-1]:
         path = os.fsdecode(name).rstrip("/")
+        if path == ".":  # git lists this in a submodule that is not initialized
+            continue
         full = root / path
         if full.is_dir() and not full.is_symlink():
-            yield from (f"{path}/{inner}" for inner in git_files(full))
+            inner_paths = list(git_files(full))
+            yield from (f"{path}/{inner}" for inner in inner_paths)
+            if not inner_paths and not (full / ".git").exists():
+                yield f"{path}/"
         elif os.path.lexists(full):
             yield path
 
