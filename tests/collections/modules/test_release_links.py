@@ -116,6 +116,21 @@ def test_a_file_that_became_executable_is_not_linked_and_the_old_one_stays_as_it
     assert (second / "train/main.py").stat().st_mode & 0o777 == 0o555
 
 
+def test_a_change_of_mode_alone_leaves_the_old_release_intact(worker, code):
+    """The times of files may be equal, because the clock of a file system advances in steps."""
+    (code / "copy.sh").write_text((code / "run.sh").read_text())
+    old = stage(code)
+    first = worker.push(old)
+    for release in {first, worker.folder / "leader" / old}:
+        for name in ("copy.sh", "run.sh"):
+            os.utime(release / name, ns=(10**18, 10**18))
+    (code / "copy.sh").chmod(0o755)
+    name = stage(code)
+
+    assert release_problems(worker.push(name), name) == []
+    assert release_problems(first, old) == []
+
+
 def test_a_file_of_a_release_that_was_made_writable_is_not_linked(worker, code):
     first = worker.push(stage(code))
     (first / "train/main.py").chmod(0o666)

@@ -95,7 +95,6 @@ from ..module_utils.worker.release import (
     copy_pushed,
     files_of,
     install,
-    link_all,
     link_to,
     linked_release,
     listing,
@@ -126,18 +125,14 @@ def incoming_path(incoming: str) -> Path:
 def copy_leader_release(name: str, target: Path, last: Path | None) -> None:
     """Copy the leader's release into ``target``; transfer only files that differ from ``last``.
 
-    The files of the release ``last`` are first hard-linked into ``target``, because rsync's option
-    --link-dest takes twice as long. If a file differs, rsync creates a new file instead of writing
-    into the file that both releases share. rsync compares only sizes and times, so a damaged file
-    may stay linked. The later verification of the release detects such a file.
+    rsync hard-links a file of the release ``last`` that has the size, time, mode and owner of the
+    leader's file, and creates a new file otherwise. It does not compare contents, so a damaged file
+    may be linked. The later verification of the release detects such a file.
     """
-    if last:
-        link_all(last, target)
     # By default rsync compares times in whole seconds, so it would miss a change that keeps a
-    # file's size within the same second. --modify-window=-1 makes it compare nanoseconds. If only
-    # the mode of a file differs, rsync changes the mode in place, and thus also in ``last``, which
-    # shares the file.
-    pull("releases", name, target, options=["--modify-window=-1"], seconds=600)
+    # file's size within the same second. --modify-window=-1 makes it compare nanoseconds.
+    options = ["--modify-window=-1", *([f"--link-dest={last}"] if last else [])]
+    pull("releases", name, target, options=options, seconds=600)
 
 
 def used_releases(paths: WorkerPaths) -> set[str]:

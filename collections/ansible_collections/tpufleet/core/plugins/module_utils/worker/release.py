@@ -286,14 +286,6 @@ def copy_pushed(incoming: Path, target: Path, last: Path | None) -> None:
             copy_file(f"{incoming}/{path}", destination, MODES[kind])
 
 
-def link_all(last: Path, target: Path) -> None:
-    """Hard-link all files of the release ``last`` into ``target``, with the same paths."""
-    entries = files_of(last)
-    make_folders(target, entries)
-    for path, kind, _ in entries:
-        try_hard_link(f"{last}/{path}", f"{target}/{path}", MODES[kind])
-
-
 def make_folders(target: Path, entries: Iterable[Entry]) -> None:
     """Create the directories that contain a release's paths."""
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a str
