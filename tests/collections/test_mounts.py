@@ -54,6 +54,16 @@ def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
     assert (export["server"], export["path"], export["mode"]) == ("pod-w0", "/mnt/shared", "1777")
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_server_has_its_export_at_the_path_that_the_other_workers_use(read_only):
+    entry = SHARED | {"export": "/mnt/disks/a", "read_only": read_only, "options": ["nconnect=8"]}
+    bound = unit(entry, "pod-w0")
+    options = "bind,noatime,nosuid,nodev"
+    assert bound["options"] == (f"ro,{options}" if read_only else options)
+    assert (bound["path"], bound["what"], bound["type"]) == ("/mnt/shared", "/mnt/disks/a", "none")
+    assert (bound["unit"], bound["disk"], bound["is_network"]) == ("mnt-shared", "", False)
+
+
 def test_hosts_of_two_tpus_can_export_at_the_same_path():
     other = SHARED | {"server": "new-w0", "mode": "0750"}
     servers = [(export["server"], export["mode"]) for export in exports([SHARED], [other])]
@@ -252,10 +262,11 @@ EVERY_KIND = [
     BUCKET | {"directory": "a/b"},
     DISK,
 ]
+EXPORTED_HERE = SHARED | {"server": "pod-w1", "export": "/mnt/disks/a"}
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
-@pytest.mark.parametrize("entry", EVERY_KIND, ids=lambda entry: entry["kind"])
+@pytest.mark.parametrize("entry", [*EVERY_KIND, EXPORTED_HERE], ids=lambda entry: entry["kind"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_systemd_accepts_the_units(tmp_path, entry, read_only):
     mount_unit = unit(entry)

@@ -159,6 +159,11 @@ def test_a_partial_inventory_removes_no_client_and_still_exports_a_new_directory
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
     result = worker.setup(options=("--list-tasks",))
 
-    steps = ("Mount the data disks", "Create the exported directories", "Start the automounts")
+    steps = (
+        "Mount the data disks",
+        "Create the exported directories",
+        "Mount exported directories of this host",
+        "Start the automounts",
+    )
     positions = [result.stdout.index(step) for step in steps]
     assert positions == sorted(positions)

@@ -192,7 +192,8 @@ def mount_units(
 
     Args:
         entries: the value of ``mounts`` of this worker.
-        host: the worker's name in the inventory. It does not mount what it exports itself.
+        host: the worker's name in the inventory. A directory that it exports itself is mounted by a
+            bind mount, or not at all if its path is the same.
         hostvars: the variables of all hosts, for the addresses of NFS servers.
         uid: the user id and group id that own the files of a mounted bucket.
         fleet: the value of ``tpu_fleet``. A data disk that is not attached to the worker's TPU is
@@ -205,6 +206,8 @@ def mount_units(
     units = []
     for mount in _validated_mounts(entries):
         if mount.kind is Kind.NFS and mount.values["server"] == host:
+            if mount.export != mount.path:
+                units.append(_bind_unit(mount))
             continue
         if mount.kind.is_disk and mount.values["disk"] not in attached:
             _check_listed(mount, fleet)
@@ -267,6 +270,21 @@ def _unit(mount: Mount, hostvars: Mapping[str, Mapping[str, Any]], uid: int) -> 
         "options": ",".join(_merged_options(options, mount.options)),
         "is_network": not mount.kind.is_disk,
         "disk": mount.values.get("disk", ""),
+    }
+
+
+def _bind_unit(mount: Mount) -> dict[str, Any]:
+    """Return the unit that mounts a directory of this worker at the path that other workers use."""
+    options = ("bind", *_DATA_OPTIONS)
+    return {
+        "unit": mount.unit,
+        "path": mount.path,
+        "kind": "bind",
+        "what": mount.export,
+        "type": "none",
+        "options": ",".join(("ro", *options) if mount.read_only else options),
+        "is_network": False,
+        "disk": "",
     }
 
 
