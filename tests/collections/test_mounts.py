@@ -64,6 +64,24 @@ def test_a_server_has_its_export_at_the_path_that_the_other_workers_use(read_onl
     assert (bound["unit"], bound["disk"], bound["is_network"]) == ("mnt-shared", "", False)
 
 
+def test_a_mount_below_a_disk_changes_with_it():
+    shared, disk = SHARED | {"path": f"{DISK['path']}/shared"}, DISK | {"options": ["discard"]}
+    [(alone,), (_, below), (_, changed)] = (
+        mount_units(entries, "pod-w1", HOSTVARS, 64042)
+        for entries in ([shared], [DISK, shared], [disk, shared])
+    )
+    assert alone["below"] == []
+    assert below["below"] != changed["below"]
+    assert below["below"][0].startswith(f"{DISK['path']} (/dev/disk/by-id/google-my-corpus, ")
+
+
+def test_a_mount_below_a_network_file_system_is_refused():
+    entries = [SHARED, DISK | {"path": "/mnt/shared/corpus"}]
+    with pytest.raises(AnsibleFilterError, match="/mnt/shared/corpus: it is below /mnt/shared,"):
+        mount_units(entries, "pod-w1", HOSTVARS, 64042)
+    assert len(mount_units([SHARED, DISK | {"path": "/mnt/shared-2"}], "pod-w1", HOSTVARS, 1)) == 2
+
+
 def test_hosts_of_two_tpus_can_export_at_the_same_path():
     other = SHARED | {"server": "new-w0", "mode": "0750"}
     servers = [(export["server"], export["mode"]) for export in exports([SHARED], [other])]

@@ -92,6 +92,17 @@ def test_a_removed_mount_is_stopped_before_its_automount(worker):
     assert list(worker.units.iterdir()) == []
 
 
+def test_a_mount_below_another_one_is_stopped_first(worker):
+    for kind in ("mount", "automount"):
+        (worker.units / f"mnt-old-inner.{kind}").write_text(OLD)
+
+    worker.setup()
+
+    stops = [line for line in worker.changes() if "inner" in line or line == "stop mnt-old.mount"]
+    assert stops.index("stop mnt-old-inner.automount") > stops.index("stop mnt-old-inner.mount")
+    assert stops[0] == "stop mnt-old-inner.mount"
+
+
 def test_a_mount_does_not_change_while_a_run_is_active(worker):
     worker.set_run_state("active")
 

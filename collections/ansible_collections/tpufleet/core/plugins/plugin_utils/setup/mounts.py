@@ -218,7 +218,26 @@ def mount_units(
                 "v5p, v6e and later TPUs do. Set kind: disk and a disk of another type"
             )
         units.append(_unit(mount, hostvars, uid))
-    return units
+    return [unit | {"below": _mounts_above(unit, units)} for unit in units]
+
+
+def _mounts_above(unit: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe the units whose path contains the path of ``unit``.
+
+    The description is written into the unit. So the unit counts as changed, and is unmounted first,
+    if a mount above it is added, changed or removed. Otherwise a new mount would hide it.
+
+    Raises AnsibleFilterError if such a unit mounts a network file system.
+    """
+    above = [other for other in units if unit["path"].startswith(f"{other['path']}/")]
+    for other in above:
+        if other["is_network"]:
+            raise AnsibleFilterError(
+                f"mounts: {unit['path']}: it is below {other['path']}, which is a network file "
+                "system, so a boot would wait for the server. Choose a path that is not below it, "
+                "then run: ansible-playbook setup.yml"
+            )
+    return [f"{other['path']} ({other['what']}, {other['options']})" for other in above]
 
 
 def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
