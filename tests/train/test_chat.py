@@ -1,6 +1,7 @@
 """Conversations: templates, which tokens are learned, special tokens of the tokenizer itself."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,8 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
+    (directory / "generation_config.json").write_text('{"eos_token_id": 3}')
     return directory / "tokenizer.json"
 
 
@@ -197,10 +200,8 @@ def test_a_corpus_keeps_tokenizer_and_chat_template_for_an_export(
         return {path.name: path.read_bytes() for path in (tmp_path / directory.name).iterdir()}
 
     (tmp_path / "mine.jinja").write_text(DEFAULT_TEMPLATE)
-    tokenizer_files = {
-        path.name: path.read_bytes()
-        for path in (tokenizer_file, tokenizer_file.with_name("tokenizer_config.json"))
-    }
+    tokenizer_files = {path.name: path.read_bytes() for path in tokenizer_file.parent.iterdir()}
+    assert len(tokenizer_files) == 4
     default_corpus = prepare_talk(tokenizer=str(tokenizer_file))
     custom_corpus = prepare_talk(
         tokenizer=str(tokenizer_file), chat_template=str(tmp_path / "mine.jinja")
@@ -209,6 +210,15 @@ def test_a_corpus_keeps_tokenizer_and_chat_template_for_an_export(
     assert exported_files(custom_corpus) == tokenizer_files | {
         "chat_template.jinja": DEFAULT_TEMPLATE.encode()
     }
+
+
+def test_the_default_template_is_kept_for_an_export(
+    prepare_talk: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
+):
+    shutil.copy(tokenizer_file, tmp_path / "tokenizer.json")
+    directory = prepare_talk(tokenizer=str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(directory, read_meta(directory))
+    assert tokenizer.settings.chat_template == DEFAULT_TEMPLATE
 
 
 def test_a_mixture_exports_the_template_of_its_conversations(

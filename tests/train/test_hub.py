@@ -27,6 +27,7 @@ FILES = {
     "consolidated.safetensors": b"not downloaded",
     "tokenizer.json": train_bpe(["a feast for all who love him"], 300),
     "tokenizer_config.json": b'{"eos_token": "<|endoftext|>"}',
+    "generation_config.json": b'{"eos_token_id": 0}',
 }
 
 
@@ -191,6 +192,12 @@ def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
 
     first = start("first", "prepared", hub)
     assert [start("new", verb, NOWHERE) for verb in ("prepared", "fetched")] == [first, first]
+    [copy] = (tmp_path / "checkpoints" / "corpus").glob("owner--name")
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
 
 
 def test_an_unreachable_hub_is_not_a_config_error(tmp_path: Path):

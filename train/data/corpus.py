@@ -207,7 +207,7 @@ def _configured_tokenizer(cfg: DataConfig) -> Tokenizer | None:
 
 def hub_tokenizer(cfg: DataConfig) -> Path:
     """Download a tokenizer and its settings from the hub; return the path of tokenizer.json."""
-    files = [tokens.FILE, tokens.SETTINGS, tokens.TEMPLATE]
+    files = [tokens.FILE, *tokens.BESIDE]
     return hub.download(cfg.tokenizer, files, "data.tokenizer") / tokens.FILE
 
 
@@ -224,7 +224,7 @@ def _write(
         tokenizer = tokens.from_definition(tokens.train_bpe(chunks, cfg.vocabulary))
     tokenizer.write(directory)
     if template:
-        if cfg.chat_template:
+        if template.source != tokenizer.settings.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
         (directory / "train.learned").touch()  # the file exists even if there are no conversations
         write_documents(directory, conversations(text, tokenizer, template), tokenizer)

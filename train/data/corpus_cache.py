@@ -115,7 +115,7 @@ class CorpusCache:
             raise failure(f"{folder}: cannot be read", err) from err
         tokenizer_file = hub_tokenizer(cfg)
         try:
-            for name in (tokens.SETTINGS, tokens.TEMPLATE, tokens.FILE) if is_writer else ():
+            for name in (*tokens.BESIDE, tokens.FILE) if is_writer else ():
                 if tokenizer_file.with_name(name).exists():
                     content = tokenizer_file.with_name(name).read_bytes()
                     write_atomically(parse_location(f"{folder}/{name}"), content)

@@ -34,6 +34,10 @@ SETTINGS = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 """File beside a tokenizer.json with its chat template, in newer models."""
 
+BESIDE = (SETTINGS, TEMPLATE, "special_tokens_map.json", "generation_config.json")
+"""Files beside a tokenizer.json that are kept for an export. The last one has the ids of the tokens
+that end a generated text."""
+
 DECODE_CHUNK_TOKENS = 1 << 16
 """Number of tokens decoded at once to count the bytes of their text."""
 
@@ -43,7 +47,7 @@ _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE"
 
 @dataclass(frozen=True)
 class Settings:
-    """Values from a tokenizer_config.json; "" for those that are missing."""
+    """Values from the files beside a tokenizer.json; "" for those that are missing."""
 
     begin: str = ""
     """``bos_token``, which chat templates may use."""
@@ -59,7 +63,7 @@ class Settings:
 
         ``read`` returns the content of a file by its name, empty if it does not exist.
         """
-        files = {name: content for name in (SETTINGS, TEMPLATE) if (content := read(name))}
+        files = {name: content for name in BESIDE if (content := read(name))}
         settings = json.loads(files.get(SETTINGS, b"{}"))
         if not isinstance(settings, dict):
             raise ValueError("must be a JSON object")
@@ -253,7 +257,7 @@ def read_file(path: Path | str) -> Tokenizer:
         tokenizer = from_definition(definition, settings)
     except ValueError as err:
         raise ConfigError(f"data.tokenizer: {path} is not a tokenizer.json: {_short(err)}") from err
-    if not settings.files and tokenizer.decode(tokenizer.end) == SEPARATOR:
+    if SETTINGS not in dict(settings.files) and tokenizer.decode(tokenizer.end) == SEPARATOR:
         log.warning(
             "data.tokenizer: documents end with an empty line, because no token for their end is "
             "known; put the model's %s beside %s",
