@@ -1,13 +1,16 @@
 """Files and directories on disk or in a bucket."""
 
 import errno
+import fcntl
 import logging
 import os
+import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ REFUSED = (
     PermissionError,
 )
 REFUSED_STATUS = (400, 401, 403, 404)
+
+STALE_SECONDS = 60
+"""Age from which a temporary directory that no process has locked belongs to a killed process."""
 
 
 class UnavailableError(Exception):
@@ -110,9 +116,16 @@ def new_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory, and rename it to ``path`` at the end of the ``with`` block.
 
     If another process has created ``path`` by then, that directory stays. After an error, nothing
-    of the temporary directory stays.
+    of the temporary directory stays. After a kill, it stays until the next call on this host.
     """
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=path.parent) as parent:
+    prefix = f".partial-{socket.gethostname()}-"
+    for stale in path.parent.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(stale) as is_unused:
+            # The process that creates a directory locks it a moment later.
+            if is_unused and time.time() - stale.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(stale)
+    temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=path.parent)
+    with temporary as parent, _locked(Path(parent)):
         new = Path(parent) / "new"
         new.mkdir()
         yield new
@@ -121,6 +134,24 @@ def new_directory(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.exists():
                 raise
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Lock a directory until the end of the ``with`` block or of this process.
+
+    Yields False if another process has locked it, or if the file system supports no locks.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        is_locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)
 
 
 def check_path_writable(location: Path | str, key: str = "") -> None:

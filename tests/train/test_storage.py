@@ -1,6 +1,29 @@
-"""train.storage.new_directory, when several processes create the same directory at once."""
+"""train.storage.new_directory: concurrent and killed processes."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
 
 from train.storage import new_directory
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from train.storage import new_directory
+with new_directory(Path(sys.argv[1])) as new:
+    (new / "file").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def make_old(folder: Path) -> None:
+    for path in folder.iterdir():
+        os.utime(path, (time.time() - 3600,) * 2)
 
 
 def test_the_directory_of_the_process_that_finishes_first_stays(tmp_path):
@@ -12,3 +35,25 @@ def test_the_directory_of_the_process_that_finishes_first_stays(tmp_path):
 
     assert (directory / "file").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize(("host", "remaining"), [(None, []), ("other-w0", [".partial-other-w0-x"])])
+def test_the_remains_of_a_killed_process_of_this_host_are_removed(
+    tmp_path: Path, host: str | None, remaining: list[str]
+):
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "corpus")], check=False)
+    [partial] = tmp_path.iterdir()
+    if host:
+        partial.rename(tmp_path / f".partial-{host}-x")
+    make_old(tmp_path)
+    with new_directory(tmp_path / "corpus"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*remaining, "corpus"]
+
+
+def test_the_directory_of_a_running_process_stays(tmp_path: Path):
+    with new_directory(tmp_path / "first") as first:
+        make_old(tmp_path)
+        with new_directory(tmp_path / "second"):
+            assert first.parent.name.startswith(f".partial-{socket.gethostname()}-")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
