@@ -95,10 +95,8 @@ class Estimate:
     other_cycles: float = 0
     other_seconds_low: float = 0
     gather_seconds: float = 0
-    hbm_bytes: float = 0
-    not_estimated: Counter[str] = field(default_factory=Counter)
-    """Instructions whose cycles the compiler does not estimate: how often each runs, by its name.
-    The key "loop of unknown length" counts the loops whose number of iterations is unknown."""
+    unknown_loops: int = 0
+    """Number of loops whose number of iterations is unknown. Their instructions count once."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
     """Estimated seconds of each instruction; the key describes the instruction."""
@@ -159,7 +157,7 @@ class _Walk:
             if opcode == "while":
                 count = trip_count(instruction, computation, self._module)
                 if count is None:
-                    self.total.not_estimated["loop of unknown length"] += 1
+                    self.total.unknown_loops += 1
                     count = 1
                 body = re.search(r"body=%?([\w.\-]+)", instruction.attributes)[1]
                 self.add(body, times * count, is_in_loop or count != 1, is_async)
@@ -173,10 +171,10 @@ class _Walk:
                 self._collective(instruction, computation, kind, times, is_overlapped, is_in_loop)
             elif opcode == "send":
                 self._send(instruction, times, is_in_loop)
-            elif opcode in ("copy-start", "slice-start"):
-                self.total.hbm_bytes += times * instruction.size(hbm_only=True)
             elif opcode == "custom-call":
                 self._kernel(instruction, computation, times)
+            elif opcode in ("copy-start", "slice-start"):
+                continue  # these copies overlap with computation
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
                     instruction, instruction, times, is_in_loop, counted_channels
@@ -187,9 +185,7 @@ class _Walk:
         if '"tpu_custom_call"' not in instruction.attributes:
             return  # this custom call is no kernel, and costs nothing
         total, flops = self.total, times * attention_flops(instruction, computation)
-        total.not_estimated[_base_name(instruction)] += times
         total.kernel_flops += flops
-        total.hbm_bytes += times * hbm_bytes(instruction, computation, self._module)
         total.seconds_of[f"kernel {instruction.name}"] += flops / (
             KERNEL_SHARE * total.chip.peak_flops
         )
@@ -200,14 +196,12 @@ class _Walk:
         total, cycles = self.total, instruction.cycles
         moved = times * hbm_bytes(instruction, computation, self._module)
         flops = times * matmul_flops(instruction, computation, self._module)
-        total.hbm_bytes += moved
         total.matmul_flops += flops
         at_bandwidth = moved / total.chip.memory_bandwidth
         kind, seconds = "matmul", times * (cycles or 0) / total.chip.clock
         if cycles is None:
             if communicates:
                 return
-            total.not_estimated[_base_name(instruction)] += times
             total.gather_seconds += at_bandwidth
             kind, seconds = "gather", at_bandwidth
         elif flops:
@@ -312,7 +306,3 @@ class _Walk:
         if groups := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
             return groups[1].count(",") + 1
         return self._slice.chips
-
-
-def _base_name(instruction: Instruction) -> str:
-    return re.sub(r"[.\d]+$", "", instruction.name)

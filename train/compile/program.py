@@ -108,8 +108,8 @@ def report(program: Program, costs: Estimate) -> str:
     ]
     rows = sorted(costs.collectives.items())
     lines += [_row(key, total, n) for key, total in rows] or ["  none"]
-    if loops := costs.not_estimated["loop of unknown length"]:
-        lines.append(f"not estimated: {loops:.0f} loops of unknown length, counted once")
+    if costs.unknown_loops:
+        lines.append(f"not estimated: {costs.unknown_loops} loops of unknown length, counted once")
     return "\n".join(lines)
 
 
