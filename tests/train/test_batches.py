@@ -73,7 +73,7 @@ def test_two_steps_and_two_seeds_give_different_batches(make_config: Callable[..
 
 def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., Config]):
     cfg = make_config()
-    length = Corpus(prepare_all(cfg.data), cfg).meta.train
+    length = Corpus(prepare_all(cfg.data), cfg).metas[0].train
     corpus = Corpus(prepare_all(cfg.data), make_config(model={"context": length - 2}, batch=64))
     ends = corpus.rows(0)[:, -1]
     assert set(ends) == {corpus.sources[0].tokens[-1], corpus.sources[0].tokens[-2]}

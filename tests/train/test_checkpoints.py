@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
     cfg = make_config(optimizer={"name": "muon"})
     corpus = Corpus(prepare_all(cfg.data), cfg)
     run_contract = Contract("r", tmp_path, finished / "checkpoints")
-    assert identity(cfg, corpus.meta)["optimizer"]["name"] == "muon"
+    assert identity(cfg, corpus.fingerprint)["optimizer"]["name"] == "muon"
     with pytest.raises(ConfigError, match=r"optimizer\.name is adamw there and muon here"):
         restored_here(cfg, run_contract)
 
@@ -486,7 +486,9 @@ def test_the_identity_ignores_adapter_options_without_adapters(
     corpus = Corpus(prepare_all(cfg.data), cfg)
     run_contract = Contract("alone", finished, finished / "checkpoints")
     assert restored_here(cfg, run_contract)
-    assert identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.meta)["lora"]["alpha"] == 16.0
+    assert (
+        identity(replace(cfg, lora=LoraConfig(rank=4)), corpus.fingerprint)["lora"]["alpha"] == 16.0
+    )
 
 
 def test_damaged_checkpoints_of_another_program_stay(saved):

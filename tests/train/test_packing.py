@@ -93,7 +93,7 @@ def test_rows_of_all_processes_form_the_whole_packed_batch(
 
 
 def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
-    meta = corpus.meta
+    [meta] = corpus.metas
     text = np.fromfile(prepare(cfg.data) / "train.bin", np.uint8)
     expected = bytes(text).decode().split("\n\n")[:-1]
     count = len(corpus.sources[0]._train)
@@ -115,9 +115,9 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
 def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus):
     held = corpus.sources[0]._heldout
     learned = held.at(range(len(held)))[:, LEARNED].sum()
-    assert 0 < learned < corpus.meta.heldout
-    assert corpus.meta.heldout_learned == learned
-    assert corpus.meta.heldout_bytes == learned  # because each token is a byte
+    assert 0 < learned < corpus.metas[0].heldout
+    assert corpus.metas[0].heldout_learned == learned
+    assert corpus.metas[0].heldout_bytes == learned  # because each token is a byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -328,8 +328,8 @@ def test_an_evaluation_of_a_mixture_has_no_bits_per_byte(mixed: Config):
 def test_other_weights_change_the_fingerprint_of_a_mixture(mixed: Config):
     sources = (replace(mixed.data.mixture[0], weight=2.0), mixed.data.mixture[1])
     other = replace(mixed, data=replace(mixed.data, mixture=sources))
-    metas = [Corpus(prepare_all(cfg.data), cfg).meta for cfg in (mixed, other)]
-    assert metas[0].fingerprint != metas[1].fingerprint
+    first, second = (Corpus(prepare_all(cfg.data), cfg) for cfg in (mixed, other))
+    assert first.fingerprint != second.fingerprint
 
 
 @pytest.mark.parametrize(

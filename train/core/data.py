@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from train.core.config import Config, ConfigError
-from train.data.corpus import Meta, combined, read_meta, read_tokenizer
+from train.data.corpus import Meta, fingerprint_of, read_meta, read_tokenizer
 from train.data.mixture import Schedule, heldout_shares, in_order
 from train.data.sequences import JoinedText, PackedDocuments
 
@@ -24,16 +24,19 @@ class Corpus:
         Raises ConfigError if one is shorter than one sequence or does not fit the config,
         CorpusError if its files are damaged.
         """
-        metas = [read_meta(path) for path in paths]
-        self.meta: Meta = combined(metas, cfg.data.weights)
+        self.metas: list[Meta] = [read_meta(path) for path in paths]
+        """Descriptions of the corpora: several only for a mixture."""
+        metas = self.metas
+        self.name = "+".join(meta.name for meta in metas)
+        self.fingerprint = fingerprint_of(metas, cfg.data.weights)
         # All corpora have the same tokenizer; only a corpus of conversations has a chat template.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
         self._length = cfg.model.context + 1  # one more, because the last token is only a target
-        self._metas = metas
-        if cfg.model.vocabulary < self.meta.vocabulary:
+        vocabulary = max(meta.vocabulary for meta in metas)
+        if cfg.model.vocabulary < vocabulary:
             raise ConfigError(
-                f"model.vocabulary: must be at least the corpus's {self.meta.vocabulary} "
+                f"model.vocabulary: must be at least the corpus's {vocabulary} "
                 f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
             )
         for meta in metas:
@@ -71,7 +74,7 @@ class Corpus:
 
         ``otherwise`` is appended to the message "... hold out more", to name an alternative fix.
         """
-        for meta in self._metas:
+        for meta in self.metas:
             if meta.heldout < self._least(meta):
                 raise ConfigError(
                     f"data.heldout: {meta.name} has {meta.heldout} tokens held out, fewer than one "

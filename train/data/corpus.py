@@ -253,21 +253,12 @@ def _write(
     (directory / "meta.json").write_text(json.dumps(asdict(meta), indent=1) + "\n")
 
 
-def combined(metas: Sequence[Meta], weights: Sequence[float]) -> Meta:
-    """Combine the Metas of a mixture's corpora; a single Meta is returned unchanged."""
+def fingerprint_of(metas: Sequence[Meta], weights: Sequence[float]) -> str:
+    """Return the fingerprint of a run's text: of one corpus, or of a mixture with these weights."""
     if len(metas) == 1:
-        return metas[0]
+        return metas[0].fingerprint
     mixed = [f"{weight!r} {meta.fingerprint}" for weight, meta in zip(weights, metas, strict=True)]
-    return replace(
-        metas[0],
-        name="+".join(meta.name for meta in metas),
-        vocabulary=max(meta.vocabulary for meta in metas),
-        train=sum(meta.train for meta in metas),
-        heldout=sum(meta.heldout for meta in metas),
-        heldout_learned=sum(meta.heldout_learned for meta in metas),
-        heldout_bytes=sum(meta.heldout_bytes for meta in metas),
-        fingerprint=hashlib.sha256(" ".join(mixed).encode()).hexdigest(),
-    )
+    return hashlib.sha256(" ".join(mixed).encode()).hexdigest()
 
 
 def fingerprint(directory: Path, tokenizer: Tokenizer) -> str:

@@ -23,7 +23,6 @@ from orbax.checkpoint import v1 as ocp
 
 from train.core.config import CheckpointConfig, Config, ConfigError
 from train.core.step import State
-from train.data.corpus import Meta
 from train.run import mesh
 from train.storage import one_line, open_filesystem, parse_location, write_atomically
 
@@ -415,8 +414,8 @@ def _orbax(broadcast: bool = False) -> ocp.Context:
     return context
 
 
-def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
-    """Return the options and the corpus fingerprint that a run and its checkpoint must share.
+def identity(cfg: Config, fingerprint: str) -> dict[str, Any]:
+    """Return the options and the corpus's fingerprint that a run and its checkpoint must share.
 
     Frozen parameters, adapters and the optimizer determine the structure of the saved state.
     Dropout does not, so it may change. If ``lora.rank`` is 0, the other LoRA options may change.
@@ -425,7 +424,7 @@ def identity(cfg: Config, corpus: Meta) -> dict[str, Any]:
     return {
         "parameters": LAYOUT,
         "model": {k: v for k, v in asdict(cfg.model).items() if k != "dropout"},
-        "corpus": corpus.fingerprint,
+        "corpus": fingerprint,
         "optimizer": {"name": cfg.optimizer.name, "frozen": list(cfg.optimizer.frozen)},
         "lora": lora if cfg.lora.rank else {"rank": 0},
     }

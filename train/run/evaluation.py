@@ -24,10 +24,10 @@ def evaluate_heldout(
     if less than one sequence is held out, or if devices do not support the configured attention.
     """
     attention.check(cfg)
-    meta = corpus.meta
     corpus.check_heldout()
     batches = heldout_batches(corpus, cfg, jax.NamedSharding(mesh, BATCH_SPEC))
     loss = float(evaluate(params, batches, cfg))
     if cfg.data.mixture:
         return loss, None
+    [meta] = corpus.metas
     return loss, loss / math.log(2) * meta.heldout_learned / meta.heldout_bytes

@@ -43,7 +43,7 @@ class Run:
         mesh = make_training_mesh(cfg)
         self.batch_sharding = jax.NamedSharding(mesh, BATCH_SPEC)
         self.is_first = jax.process_index() == 0
-        run_identity = identity(cfg, corpus.meta)
+        run_identity = identity(cfg, corpus.fingerprint)
         # Compare the corpus by fingerprint, not by paths, which may differ between workers.
         check_equal(
             repr((run_identity, replace(cfg, data=DataConfig()))),
@@ -233,7 +233,7 @@ class Run:
             jax.device_count(),
             jax.default_backend(),
             parameters,
-            self.corpus.meta.name,
+            self.corpus.name,
             self.step,
             self.cfg.steps,
         )

@@ -34,7 +34,7 @@ def restored_params(
     The parameters are sharded over ``mesh``, whose processes must all call this. Raises ConfigError
     if the checkpoint does not exist, or if it is of another model, corpus or optimizer.
     """
-    directory, run_identity = contract.checkpoints, identity(cfg, corpus.meta)
+    directory, run_identity = contract.checkpoints, identity(cfg, corpus.fingerprint)
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)
     if checkpoints.latest is None:
         raise ConfigError(
