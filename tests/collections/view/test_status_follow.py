@@ -185,7 +185,11 @@ def test_the_previous_status_stays_with_the_reason_if_a_new_one_cannot_be_read()
 
     result, shown = followed(training, StatusError("no network"), done)
 
-    assert shown == [["training"], ["training", "No newer status: no network"], ["done"]]
+    assert shown == [
+        ["training"],
+        ["training", "The status could not be read again: no network"],
+        ["done"],
+    ]
     assert result == ["done"]
 
 
