@@ -175,18 +175,23 @@ def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
-def test_a_timer_keeps_the_variable_user_that_names_the_fleet(environment, tmp_path):
+def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environment, tmp_path):
     crontab, table = tmp_path / "crontab", tmp_path / "table"
     crontab.write_text(f"#!/bin/sh\n[ $1 = -l ] && exec cat {table}\ncat > {table}\n")
     crontab.chmod(0o755)
     table.touch()
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    environment = {**environment, "PATH": path, "USER": "ada"}
+    # USER names the fleet.
+    variables = {"USER": "ada", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a", "ODD": "b"}
+    environment = {**environment, "PATH": path, **variables}
 
     result = play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
 
     assert result.returncode == 0, flat(result)
     assert "USER=ada" in table.read_text()
+    assert "CLOUDSDK_CONFIG=/a" in table.read_text()
+    assert "no_proxy=10.0.0.0/8" in table.read_text()
+    assert "ODD" not in table.read_text()
 
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
