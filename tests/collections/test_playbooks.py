@@ -182,16 +182,21 @@ def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environ
     table.touch()
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     # USER names the fleet.
-    variables = {"USER": "ada", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a", "ODD": "b"}
-    environment = {**environment, "PATH": path, **variables}
+    variables = {"USER": "ada", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a@1", "ODD": "b"}
+    proxies = {"HTTPS_PROXY": "http://bob:secret@proxy:3128", "http_proxy": "bob:secret@proxy"}
+    environment = {**environment, "PATH": path, **variables, **proxies}
 
-    result = play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
+    result = play(environment, "playbooks/schedule.yml", "-e", "watch=1m", "-vvv")
 
     assert result.returncode == 0, flat(result)
     assert "USER=ada" in table.read_text()
-    assert "CLOUDSDK_CONFIG=/a" in table.read_text()
+    assert "CLOUDSDK_CONFIG=/a@1" in table.read_text()
     assert "no_proxy=10.0.0.0/8" in table.read_text()
     assert "ODD" not in table.read_text()
+    assert "secret" not in table.read_text() + flat(result)
+    assert "could read the user or password in their values: HTTPS_PROXY, http_proxy." in flat(
+        result
+    )
 
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):

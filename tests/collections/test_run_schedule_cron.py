@@ -217,14 +217,3 @@ def test_a_timer_of_another_inventory_or_checkout_is_not_replaced(controller, ot
     assert "schedule.yml -e remove=tpufleet-do-watch" in result["msg"]
     assert controller.table.read_text() == before
     assert controller.ask(**{**WATCH, "every": "5m"}, inventories=["/local"])["changed"]
-
-
-@pytest.mark.parametrize("proxy", ["http://ada:secret@proxy:3128", "ada:secret@proxy", "x://t@p"])
-def test_a_proxy_with_a_password_is_left_out_with_a_warning(controller, proxy):
-    others = {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "a:80,b", "PATH": "/a@1:/b@2"}
-
-    result = controller.ask(**WATCH, environment={"HTTPS_PROXY": proxy, **others})
-
-    assert "HTTPS_PROXY is not in the timer" in str(result["warnings"])
-    assert "HTTPS_PROXY" not in controller.table.read_text()
-    assert all(f"{name}={value}" in controller.table.read_text() for name, value in others.items())

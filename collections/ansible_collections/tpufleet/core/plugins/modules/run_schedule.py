@@ -76,8 +76,7 @@ options:
     default: []
   environment:
     description: Environment variables that the playbook needs; empty ones are left out. They are
-      readable to every user of the controller, so put no secret in them. A variable whose value
-      is an address with a user or a password is left out, with a warning.
+      readable to every user of the controller, so put no secret in them.
     type: dict
     default: {}
 extends_documentation_fragment: tpufleet.core.diff_mode
@@ -117,7 +116,6 @@ from ..module_utils.schedule.run_schedule import (
     Timer,
     check,
     check_environment,
-    has_password,
     playbook_arguments,
 )
 from ..module_utils.schedule.timers import keeper
@@ -170,13 +168,6 @@ def main() -> None:
         timers = keeper()
         if params["state"] == "present":
             before, after = timers.put(requested_timer(params), module.check_mode)
-            for name, value in params["environment"].items():
-                if has_password(str(value)):
-                    module.warn(
-                        f"{name} is not in the timer, because it contains a user or a password, "
-                        "which every user of this computer could read there. Set it as "
-                        "docs/verbs/schedule.md describes"
-                    )
         elif params["state"] == "absent":
             if params["name"] not in timers.names():
                 timer_names = ", ".join(timers.names()) or "none"

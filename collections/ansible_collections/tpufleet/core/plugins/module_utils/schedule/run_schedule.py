@@ -198,23 +198,14 @@ def cron_owner(line: str) -> Owner | None:
 
 
 def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Validate environment variables; return the non-empty ones, sorted.
-
-    Leaves out values with a password, because every user of the controller can read a unit. Raises
-    ScheduleError.
-    """
+    """Validate environment variables; return the non-empty ones, sorted. Raises ScheduleError."""
     for name, value in values:
         if not _VARIABLE.fullmatch(name) or _CONTROL.search(value):
             raise ScheduleError(
                 f"environment variable {name!r:.60}: the name or the value cannot be written into "
                 "a unit or a crontab. Remove line breaks and other control characters"
             )
-    return tuple(sorted(pair for pair in values if pair[1] and not has_password(pair[1])))
-
-
-def has_password(value: str) -> bool:
-    """Return whether a value is an address with a user or a password, as some proxies have it."""
-    return re.match(r"\w+://\S*@|[^/@\s]*:\S*@", value) is not None
+    return tuple(sorted((name, value) for name, value in values if value))
 
 
 def service(timer: Timer) -> str:
