@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from ...module_utils.worker.contract import SAVED
 from ...module_utils.worker.run_files import as_count, as_number, as_text, read_heartbeat
 from ...module_utils.worker.run_state import ACTIVE_STATES, ReasonCode, RunState
 from .causes import Cause, CauseCode, Value
@@ -169,6 +170,11 @@ class ProcessStatus(Figures):
     def reached_step(self) -> int | None:
         """The last finished step; if none has finished, the step from which the attempt starts."""
         return self.start_step if self.step is None else self.step
+
+    @property
+    def has_saved_after_crash(self) -> bool:
+        """Whether the process saved and ended because the process on ``peer`` has crashed."""
+        return self.reason_code is ReasonCode.SAVED and self.peer_exit_code not in (None, SAVED)
 
     @property
     def has_ended_badly(self) -> bool:

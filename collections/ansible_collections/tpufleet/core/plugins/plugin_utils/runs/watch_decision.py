@@ -282,7 +282,8 @@ def _worker_to_blame(situation: Situation) -> str:
 
     If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if any process
 
-    - ended for a reason in NOT_BLAMED or at an unknown time, or
+    - ended for a reason in NOT_BLAMED, except that it saved because another one has crashed,
+    - ended at an unknown time, or
     - is LOST, because its worker no longer has the attempt,
 
     or if the process that ended first names a cause (``peer``) that is not a worker of the run.
@@ -290,9 +291,13 @@ def _worker_to_blame(situation: Situation) -> str:
     ended, attempt = ended_processes(situation), situation.record.attempt
     failed = [process for process in ended if process.state is not RunState.DONE]
     first = first_ended(situation)
-    if first is None or first.state is RunState.DONE:
+    if first is None or first.state is RunState.DONE or first.has_saved_after_crash:
         return ""
-    if any(process.reason_code in NOT_BLAMED or not process.ended_at for process in failed):
+    if any(
+        (process.reason_code in NOT_BLAMED and not process.has_saved_after_crash)
+        or not process.ended_at
+        for process in failed
+    ):
         return ""
     if first.state not in ENDED_STATES or first.reason_code is ReasonCode.PEER_ENDED:
         return first.host if first.host in {process.peer for process in ended} else ""
