@@ -194,7 +194,7 @@ def _lock_host(report: Report) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report("waiting: another local cloud is coming up or going down on this host")
+            report("waiting: another local cloud is starting or stopping on this host")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -52,7 +52,7 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a broken connection, which is normal when a machine is powered off."""
-        self.log.info("connection from %s broke", client_address[0], exc_info=True)
+        self.log.info("connection from %s ended with an error", client_address[0], exc_info=True)
 
 
 class Connection(BaseHTTPRequestHandler):

@@ -50,9 +50,9 @@ class Jobs:
                 with self.locked(subject.uid):
                     work(subject)
             except StoppingError:
-                self._log.info("stopped, resumes at the next start: %s", subject)
+                self._log.info("a job has stopped and resumes at the next start: %s", subject)
             except Exception:
-                self._log.exception("a job failed: %s", subject)
+                self._log.exception("a job has failed: %s", subject)
             finally:
                 with self._guard:
                     self._jobs.discard(threading.current_thread())
@@ -168,5 +168,5 @@ class ReconcileLoop:
         try:
             return step()
         except Exception:
-            self._log.exception("a reconcile step failed")
+            self._log.exception("a step of the reconcile loop failed; the loop tries it again")
             return AFTER_AN_ERROR_S

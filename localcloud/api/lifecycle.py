@@ -190,7 +190,7 @@ class Lifecycle:
         except SweepError as error:  # serve requests anyway; retry_sweep() deletes them later
             self._unknown_machines = tuple(error.failures)
         except Exception:
-            self._log.exception("deleting unknown machines failed; the next start tries again")
+            self._log.exception("cannot delete unknown machines; the next start tries again")
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
@@ -388,7 +388,7 @@ class Lifecycle:
             self._remove_machines(operation.uid)
         except MachineError as error:
             with self._database.transaction():
-                last_error = f"could not be deleted: {error}"
+                last_error = f"the machines could not be deleted: {error}"
                 self._nodes.move(operation.uid, ["DELETING"], "TERMINATED", last_error=last_error)
                 self._operations.fail(operation, RPC_INTERNAL, str(error))
             return

@@ -84,7 +84,9 @@ class Nodes(Methods):
                 return self._answer(call, earlier)
             node = self._find_node(call)
             if not self._nodes.move(node.uid, DELETABLE, "DELETING", desired_state=DELETED):
-                raise failed_precondition(f"{node.node_id} is {node.state}: wait for that to end")
+                raise failed_precondition(
+                    f"{node.node_id} is {node.state}: wait until its state changes, then delete it"
+                )
             operation = self._add(call, "delete", name, node.uid)
         return self._begin(call, operation)
 

@@ -121,7 +121,7 @@ class ApiServer:
         if self._metadata:
             self._metadata.close()
         self._log.info(
-            "stopped%s", "" if finished else "; unfinished jobs resume at the next start"
+            "server stopped%s", "" if finished else "; unfinished jobs resume at the next start"
         )
         self._resources.close()
 

@@ -219,7 +219,7 @@ def _build(
     report: Callable[[str], None],
     packages: tuple[str, ...] = PACKAGES,
 ) -> None:
-    report(f"building the machines' root file system ({suite}), once")
+    report(f"building the machines' root file system ({suite}; only at the first start)")
     command = [
         *bootstrap("minbase", packages, suite, options),
         str(partial_of(image)),

@@ -107,7 +107,7 @@ def ensure(report: Callable[[str], None], suite: str = "") -> QemuImage:
     if not vm_image.disk.exists():
         with image.lock_images(report):
             if not vm_image.disk.exists():
-                report("building the disk of the qemu machines, once")
+                report("building the disk of the qemu machines (only at the first start)")
                 _make_disk(vm_image)
     return vm_image
 

@@ -44,11 +44,11 @@ def ensure(vm_image: QemuImage, report: Callable[[str], None]) -> None:
         return
     suite, lines, options = image.sources()
     if suite != image.DEBIAN_SUITE:
-        report("the host's qemu is old: a machine's kernel may fail, and then reboots")
+        report("the host's qemu is old, so the kernel of a machine may crash; it then reboots")
     elif not vm_image.qemu.is_dir():
         with image.lock_images(report):
             if not vm_image.qemu.is_dir():
-                report("installing a newer qemu than the host's, once")
+                report("installing a newer qemu than the host's (only at the first start)")
                 bootstrap = image.bootstrap("apt", [_PACKAGE], suite, options)
                 partial = str(image.partial_of(vm_image.qemu))
                 image.make_tree(vm_image.qemu, [*bootstrap, partial, *lines], report)

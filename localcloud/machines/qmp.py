@@ -26,7 +26,7 @@ def ask(directory: Path, command: str) -> dict[str, Any]:
             while "event" in response:  # qemu may send events before the response
                 response = json.loads(lines.readline() or '{"error": "qemu closed the connection"}')
     if "return" not in response:
-        raise OSError(f"qemu refuses {command}: {response.get('error')}")
+        raise OSError(f"qemu refused the command {command}: {response.get('error')}")
     return response["return"]
 
 

@@ -58,9 +58,7 @@ def test_a_second_cloud_waits_for_the_first_with_a_message(local_cloud: LocalClo
     assert entered.wait(30)
     with cloud._lock_host(report):
         first.join(30)
-    assert output == [
-        ("waiting: another local cloud is coming up or going down on this host", True)
-    ]
+    assert output == [("waiting: another local cloud is starting or stopping on this host", True)]
 
 
 def test_building_a_root_file_system_does_not_block_other_clouds(
