@@ -297,7 +297,7 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
 
     output = error_of(environment, "playbooks/delete.yml", *two_tpus(tmp_path), "-e", "yes=true")
 
-    assert "a-w0 may still accept the addresses of deleted TPUs" in output
+    assert "a-w0 may still accept connections from the addresses of deleted TPUs" in output
     assert "can't delete TPU a (us-central1-b)" in output.split("may still accept")[-1]
 
 
@@ -310,7 +310,7 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_p
     output = error_of(environment_of(local_api), "playbooks/create.yml", *options)
 
     local_api.halt()
-    assert "old-w0 may still accept the addresses of deleted TPUs" in output
+    assert "old-w0 may still accept connections from the addresses of deleted TPUs" in output
     assert "can't create TPU a (us-central1-b)" in output.split("may still accept")[-1]
 
 
@@ -335,4 +335,6 @@ def test_unreachable_workers_of_which_one_exports_nfs_are_named_and_fail_no_dele
     variables = {"tpu": "old", "yes": True, "mounts": [nfs]}
     result = succeeds(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
     for worker in ("demo-w0", "demo-w1"):
-        assert f"{worker} may still accept the addresses of deleted TPUs" in flat(result)
+        assert f"{worker} may still accept connections from the addresses of deleted TPUs" in flat(
+            result
+        )

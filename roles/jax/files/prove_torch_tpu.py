@@ -17,7 +17,7 @@ def compute(chip):
     ones = torch.ones(SIDE, SIDE, device="tpu")
     total = (ones @ ones).sum().item()
     if total != SIDE**3:
-        sys.exit(f"torch_tpu computes {total}, expected {SIDE**3}")
+        sys.exit(f"a matmul with torch_tpu returned the sum {total}, expected {SIDE**3}")
 
 
 chips = int(os.environ["TPUFLEET_CHIPS"])

@@ -27,11 +27,11 @@ import torch_xla.runtime  # noqa: E402
 
 platform = torch_xla.runtime.device_type().lower()
 if platform != os.environ["PJRT_DEVICE"].lower():
-    sys.exit(f"torch_xla uses {platform}, expected {os.environ['PJRT_DEVICE'].lower()}")
+    sys.exit(f"torch_xla uses a {platform}, expected a {os.environ['PJRT_DEVICE'].lower()}")
 ones = torch.ones(SIDE, SIDE, device="xla")
 total = (ones @ ones).sum().item()
 if total != SIDE**3:
-    sys.exit(f"torch_xla computes {total}, expected {SIDE**3}")
+    sys.exit(f"a matmul with torch_xla returned the sum {total}, expected {SIDE**3}")
 print(
     json.dumps(
         {

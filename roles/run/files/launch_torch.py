@@ -32,7 +32,7 @@ class Placement(NamedTuple):
         workers = int(environ["TPUFLEET_NUM_PROCESSES"])
         worker = int(environ["TPUFLEET_PROCESS_ID"])
         if not host or not 0 <= worker < workers:
-            raise ValueError("not a worker of the run")
+            raise ValueError("no host in TPUFLEET_COORDINATOR, or an invalid TPUFLEET_PROCESS_ID")
         return cls(host.strip("[]"), int(port), workers, worker)
 
 

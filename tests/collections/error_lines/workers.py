@@ -60,7 +60,7 @@ def mount_of_a_bucket_with_gs_scheme(bad: Bad) -> str:
     return viewed(Stage(bad.folder).play(task, "--limit", "pod-w1").text)
 
 
-@case("which port?")
+@case("name the port")
 def tunnel_without_a_port(bad: Bad) -> str:
     _, play = yaml.safe_load((ROOT / "playbooks/tunnel.yml").read_text())
     [block] = [task["block"] for task in play["tasks"] if "block" in task]
