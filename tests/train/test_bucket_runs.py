@@ -88,7 +88,7 @@ def resumed(
 
 def test_the_run_resumes_from_the_checkpoint_before_the_damaged_one(resumed: Resumed):
     step = resumed.damaged
-    assert f"{step}: set aside as {step}.damaged" in resumed.second_log
+    assert f"{step}: renamed to {step}.damaged" in resumed.second_log
     assert resumed.second_log.count(f"from step {step - EVERY} of 1000000") == 2
 
 

@@ -278,7 +278,10 @@ def test_another_chat_template_changes_the_corpus(
             r"must have messages \(a list\), or prompt and answer \(texts\); has: text",
         ),
         ({"messages": [{"role": "user"}]}, "each message must have role and content, both texts"),
-        ({"messages": TALK[:2]}, "no message has the role assistant, so nothing is learned"),
+        (
+            {"messages": TALK[:2]},
+            "no message has the role assistant, so nothing is learned from it",
+        ),
     ],
 )
 def test_a_row_that_is_no_conversation_is_refused_with_its_line_number(

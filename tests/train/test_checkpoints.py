@@ -112,7 +112,7 @@ def test_a_damaged_checkpoint_is_renamed_and_the_previous_one_is_used(
         assert opened(saved).latest == 30
     assert names(saved) == {"30", "40.damaged"}
     assert DAMAGES.get(damage, DAMAGED) in caplog.text
-    assert "40: set aside as 40.damaged" in caplog.text
+    assert "40: renamed to 40.damaged" in caplog.text
 
 
 @given(
@@ -370,7 +370,7 @@ def test_after_a_failed_save_the_next_one_is_attempted(
     fail_to_finish(monkeypatch, {10})
     assert train_here(finished_config, tmp_path) == contract.DONE
     assert opened(tmp_path / "checkpoints").latest == 40
-    assert "/10: cannot be saved: OSError: the bucket is unreachable" in caplog.text
+    assert "/10: could not be saved: OSError: the bucket is unreachable" in caplog.text
 
 
 def test_two_failed_saves_in_a_row_end_the_run(

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
     "data.directory: /dev/null/d: cannot be": (["{config}", "data.directory=/dev/null/d"], {}, 2),
     "data.directory: must be a path, with": (["{config}", "data.directory=~nobody-at-all"], {}, 2),
     "/dev/null/r: cannot be written": (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, 2),
-    "train: shakespeare: uv could not install the corpus: no route": (
+    "train: the corpus shakespeare: uv cannot install it: no route": (
         ["{config}", "data.text=null", "data.directory={directory}/data"],
         {"PATH": "{directory}"},
         1,

@@ -58,4 +58,4 @@ def test_an_unreachable_bucket_causes_a_warning_and_does_not_stop_the_run(
 
     monkeypatch.setattr(programs._fs, "glob", away, raising=True)
     programs.download()
-    assert "so programs are compiled again: ConnectionError: no route" in caplog.text
+    assert "so they are compiled again: ConnectionError: no route" in caplog.text

@@ -188,7 +188,7 @@ def test_a_failed_install_is_reported_with_uv_s_output(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(CorpusError) as error:
         prepare(DataConfig(directory=str(tmp_path / "data")))
-    assert "uv could not install the corpus: error: no route to the index" in str(error.value)
+    assert "uv cannot install it: error: no route to the index" in str(error.value)
     assert not list((tmp_path / "data").iterdir())
 
 

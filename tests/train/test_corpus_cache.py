@@ -82,7 +82,7 @@ def test_a_corpus_damaged_in_the_bucket_is_prepared_again_with_a_warning(
     cache.upload(directory)
     assert contents(uploaded) == contents(tmp_path / "gone")
     assert (
-        "can't be downloaded, so the corpus is prepared again: ValueError: its fingerprint differs"
+        "cannot be downloaded, so it is prepared again: ValueError: its fingerprint differs"
         in caplog.text
     )
 
@@ -218,7 +218,7 @@ def test_an_unreachable_bucket_causes_warnings(cfg, prepared_names, caplog, monk
     cache = CorpusCache("gs://gone/corpus")
     cache.upload(prepare(cfg, cache.fetch))
     assert prepared_names == ["text"]
-    assert "so the corpus is prepared again: ConnectionError: no route" in caplog.text
+    assert "so it is prepared again: ConnectionError: no route" in caplog.text
     assert "so a new TPU prepares it again: ConnectionError: no route" in caplog.text
 
 

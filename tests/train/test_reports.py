@@ -81,7 +81,7 @@ def test_an_unwritable_tensorboard_directory_causes_one_warning(
     assert len(read_metrics(run_contract.run_dir)) == 3
     [message] = caplog.messages
     assert message.startswith("TensorBoard: NotADirectoryError: ")
-    assert message.endswith("the run continues without it")
+    assert message.endswith("the run continues without this report")
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_wandb_that_fails_or_hangs_does_not_affect_the_run(
         answered.wait()
 
     for init, message in (
-        (refuse, "W&B: RuntimeError: no such entity; the run continues without it"),
-        (hang, "W&B misses the last metrics"),
+        (refuse, "W&B: RuntimeError: no such entity; the run continues without this report"),
+        (hang, "W&B has not received the last metrics"),
     ):
         fake = SimpleNamespace(Settings=dict, login=lambda prompt: True, init=init)
         monkeypatch.setitem(sys.modules, "wandb", fake)

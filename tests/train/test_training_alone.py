@@ -107,10 +107,9 @@ def test_a_sample_that_fails_is_logged_and_the_run_is_done(
     assert train_here(sampled, tmp_path) == contract.DONE
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "done"
     assert (
-        "step 40: no sample, training continues: RuntimeError: RESOURCE_EXHAUSTED: Out of memory"
-        in caplog.text
+        "step 40: the sample failed: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in caplog.text
     )
-    assert ("step 20: no sample" in caplog.text) == (broken == "generate")
+    assert ("step 20: the sample failed" in caplog.text) == (broken == "generate")
 
 
 @pytest.mark.usefixtures("no_mesh")
@@ -169,7 +168,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(
 
 def test_a_run_without_a_checkpoint_cannot_be_sampled(cfg: Config, tmp_path: Path):
     run_contract = Contract("alone", tmp_path, tmp_path / "checkpoints")
-    with pytest.raises(ConfigError, match="checkpoints: no checkpoint there yet"):
+    with pytest.raises(ConfigError, match="checkpoints: has no checkpoint yet"):
         restored_here(cfg, run_contract)
 
 

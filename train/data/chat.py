@@ -62,7 +62,7 @@ def parse(row: Row) -> list[Message]:
         )
     if not any(message["role"] == ASSISTANT for message in messages):
         raise CorpusError(
-            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned"
+            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned from it"
         )
     return messages
 

@@ -120,7 +120,7 @@ class CorpusCache:
                     content = tokenizer_file.with_name(name).read_bytes()
                     write_atomically(parse_location(f"{folder}/{name}"), content)
         except Exception as err:  # storage clients raise their own error types
-            log.warning("%s: the tokenizer can't be copied here: %s", folder, one_line(err))
+            log.warning("the tokenizer cannot be copied to %s: %s", folder, one_line(err))
         return replace(cfg, tokenizer=str(tokenizer_file))
 
     def fetch(self, directory: Path) -> bool:
@@ -145,7 +145,7 @@ class CorpusCache:
             # If the corpus exists, another process finished first.
             if not (directory / META).exists():
                 log.warning(
-                    "%s: can't be downloaded, so the corpus is prepared again: %s",
+                    "%s: the prepared corpus cannot be downloaded, so it is prepared again: %s",
                     self._location,
                     one_line(err),
                 )
@@ -184,7 +184,7 @@ class CorpusCache:
         try:
             write_atomically(parse_location(f"{self._location}/{PULSE}"), str(time.time()))
         except Exception as err:  # storage clients raise their own error types
-            log.warning("%s: cannot be written: %s", self._location, one_line(err))
+            log.warning("%s/%s: cannot be written: %s", self._location, PULSE, one_line(err))
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""
@@ -198,7 +198,7 @@ class CorpusCache:
         except Exception as err:
             if not self._exiting.is_set():
                 log.warning(
-                    "%s: the corpus can't be uploaded, so a new TPU prepares it again: %s",
+                    "%s: the corpus cannot be uploaded, so a new TPU prepares it again: %s",
                     self._location,
                     one_line(err),
                 )

@@ -148,10 +148,10 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             reason = " ".join(result.stderr.split())[-400:]
-            raise CorpusError(f"{requirements.stem}: uv could not install the corpus: {reason}")
+            raise CorpusError(f"the corpus {requirements.stem}: uv cannot install it: {reason}")
         paths = sorted(Path(target).glob(pattern))
         if not paths:
-            raise CorpusError(f"{requirements.stem}: the package contains no {pattern}")
+            raise CorpusError(f"the corpus {requirements.stem}: its package contains no {pattern}")
         yield paths
 
 

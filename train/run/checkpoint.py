@@ -147,7 +147,9 @@ class Checkpoints:
             try:
                 self.wait()
             except Exception as err:  # storage clients raise their own error types
-                log.error("%s/%d: cannot be saved: %s", self.directory, self.latest, one_line(err))
+                log.error(
+                    "%s/%d: could not be saved: %s", self.directory, self.latest, one_line(err)
+                )
                 wait = True
             with _orbax():
                 response = ocp.save_async(f"{self.directory}/{step}", state)
@@ -212,7 +214,7 @@ class Checkpoints:
                 intact = step
                 break
             faults[step] = fault
-            log.warning("%s/%d: %s: NOT USED", self.directory, step, fault)
+            log.warning("%s/%d: not used, because %s", self.directory, step, fault)
         unfinished = [step for step, fault in faults.items() if fault == UNFINISHED]
         damaged = [name for name in names if name.endswith(".damaged")]
         # A kill during the first save leaves one unfinished checkpoint and no intact one. Such a
@@ -275,7 +277,7 @@ class Checkpoints:
             self._fs.rm(path, recursive=True)
         else:
             self._fs.mv(path, aside, recursive=True)
-        log.warning("%s/%d: set aside as %d.damaged", self.directory, step, step)
+        log.warning("%s/%d: renamed to %d.damaged", self.directory, step, step)
 
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
         """Wait until all processes have written their part; process 0 then completes the save.

@@ -88,7 +88,7 @@ class Programs:
                 log.info("downloaded %d compiled programs from %s", len(missing), self._location)
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             log.warning(
-                "%s: can't be downloaded, so programs are compiled again: %s",
+                "%s: compiled programs cannot be downloaded, so they are compiled again: %s",
                 self._location,
                 one_line(err),
             )
@@ -102,7 +102,7 @@ class Programs:
             except Exception as err:
                 if not stop.is_set():
                     report(
-                        "%s: programs can't be uploaded, so a new TPU compiles them again: %s",
+                        "%s: programs cannot be uploaded, so a new TPU compiles them again: %s",
                         self._location,
                         one_line(err),
                     )

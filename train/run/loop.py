@@ -217,7 +217,9 @@ class Run:
                 if self.step >= self.cfg.steps:
                     write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
         except Exception as err:
-            log.error("step %d: no sample, training continues: %s", self.step, one_line(err))
+            log.error(
+                "step %d: the sample failed: %s; training continues", self.step, one_line(err)
+            )
 
     def log(self, message: str, *values: Any) -> None:
         """Log a line that begins with the run's name."""

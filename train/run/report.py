@@ -82,7 +82,7 @@ class Sender:
         self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
             log.warning(
-                "%s misses the last metrics (not sent within %g s); all are in %s",
+                "%s has not received the last metrics within %g s; %s has all metrics",
                 self._name,
                 CLOSE_TIMEOUT_SECONDS,
                 METRICS,
@@ -94,7 +94,7 @@ class Sender:
                 while record := self._records.get():
                     send(record)
         except Exception as err:  # any error of a library or the network
-            log.warning("%s: %s; the run continues without it", self._name, one_line(err))
+            log.warning("%s: %s; the run continues without this report", self._name, one_line(err))
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class Tracer:
         try:
             request.unlink()
         except OSError as err:
-            log.warning("%s: cannot be removed, so no trace: %s", request, err.strerror)
+            log.warning("%s: cannot be removed, so no trace starts: %s", request, err.strerror)
             return False
         return True
 
