@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     DESTRUCTIVE,
+    Owner,
     ScheduleError,
     Timer,
     check,
@@ -285,8 +286,24 @@ def test_the_owner_of_a_timer_is_read_from_its_unit_and_its_crontab_line(project
     assert service_owner(service(timer)) == cron_owner(cron_line(timer)) == timer.owner
 
 
+def test_a_path_through_a_symbolic_link_names_the_same_owner(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    owners = {
+        replace(
+            WATCH,
+            project=str(tmp_path / name),
+            arguments=playbook_arguments("watch", "", [f"{tmp_path / name}/gcp", "a,b"]),
+        ).owner
+        for name in ("real", "link")
+    }
+
+    assert owners == {Owner(f"{tmp_path}/real", (f"{tmp_path}/real/gcp", "a,b"))}
+
+
 def test_a_text_that_is_not_a_timer_has_no_owner():
     assert service_owner("") is None
+    assert service_owner("WorkingDirectory=/p\nExecStart=:/tool it's\n") is None
     assert cron_owner("* * * * * x # tpufleet-do-watch") is None
     check_owner(WATCH, None)
 

@@ -245,10 +245,11 @@ def booted(monkeypatch, is_booted: bool, programs: set[str], folder: Path) -> No
     )
 
 
-def test_a_timer_that_could_not_be_enabled_is_enabled_by_the_next_call(controller):
+def test_a_timer_that_could_not_be_enabled_has_no_owner_and_is_enabled_by_the_next_call(controller):
     with controller.without_bus(), pytest.raises(ScheduleError, match="connect to bus"):
         controller.systemd().put(WATCH, dry=False)
-    controller.systemd().put(WATCH, dry=False)
+    assert controller.systemd().owner("tpufleet-do-watch") is None
+    controller.systemd().put(replace(WATCH, project="/other"), dry=False)
     assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -171,10 +170,11 @@ class ActionModule(ActionBase):
         name, scheduled_on, interval_s, logs = f"{PREFIX}watch", "", 0, ""
         with suppress(ScheduleError):
             timers = keeper()
-            project = str(Path(str(self._vars.get("playbook_dir", "")), "..").resolve())
-            sources = tuple(self._vars.get("ansible_inventory_sources", ()))
-            # Another inventory or checkout may have scheduled its own watch on this controller.
-            if timers.owner(name) == Owner(project, sources):
+            project = f"{self._vars.get('playbook_dir', '')}/.."
+            own = Owner.of(project, self._vars.get("ansible_inventory_sources", ()))
+            # Another inventory or checkout may have scheduled its own watch on this controller. The
+            # owner of a timer is not known if its last change has failed.
+            if name in timers.names() and timers.owner(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)
         try:

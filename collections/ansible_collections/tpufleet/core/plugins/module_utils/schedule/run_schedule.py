@@ -6,9 +6,10 @@ time of a timer, the playbook is not started for that time, not even later.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +53,15 @@ class Owner:
     project: str
     inventories: tuple[str, ...]
 
+    @classmethod
+    def of(cls, project: str, inventories: Iterable[str]) -> Owner:
+        """Return an owner with absolute paths without symbolic links, which can be compared.
+
+        An inventory with a comma is a list of hosts, not a path.
+        """
+        sources = (each if "," in each else os.path.realpath(each) for each in inventories)
+        return cls(os.path.realpath(project), tuple(sources))
+
 
 @dataclass(frozen=True)
 class Timer:
@@ -80,7 +90,7 @@ class Timer:
     @property
     def owner(self) -> Owner:
         """The checkout and the inventories of the timer."""
-        return Owner(self.project, _inventories(self.arguments))
+        return Owner.of(self.project, _inventories(self.arguments))
 
     @property
     def lock(self) -> Path:
@@ -166,7 +176,8 @@ def playbook_arguments(
 def check_owner(timer: Timer, owner: Owner | None) -> None:
     """Raise ScheduleError if the installed timer of the same name belongs to another owner.
 
-    ``owner`` is the owner of the installed timer, None if no such timer is installed.
+    ``owner`` is the owner of the installed timer, None if there is no such timer or its owner is
+    not known.
     """
     if owner in (None, timer.owner):
         return
@@ -184,15 +195,18 @@ def service_owner(text: str) -> Owner | None:
     command = re.search(r"^ExecStart=:(.+)$", text, re.MULTILINE)
     if not project or not command:
         return None
-    words = shlex.split(command[1].replace("%%", "%"))
-    return Owner(project[1].replace("%%", "%"), _inventories(words))
+    try:
+        words = shlex.split(command[1].replace("%%", "%"))
+    except ValueError:
+        return None
+    return Owner.of(project[1].replace("%%", "%"), _inventories(words))
 
 
 def cron_owner(line: str) -> Owner | None:
     """Return the owner of a timer from its crontab line; None if ``cron_line`` did not write it."""
     try:
         words = shlex.split(line.replace(r"\%", "%"))
-        return Owner(words[words.index("cd") + 1], _inventories(words))
+        return Owner.of(words[words.index("cd") + 1], _inventories(words))
     except ValueError:
         return None
 

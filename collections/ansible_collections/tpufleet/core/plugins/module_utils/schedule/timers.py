@@ -65,8 +65,11 @@ class Systemd:
         return int(found[1]) if found else 0
 
     def owner(self, name: str) -> Owner | None:
-        """Return the checkout and the inventories of a timer; None without such a timer."""
-        return service_owner(self._text(f"{name}.service"))
+        """Return the checkout and the inventories of a timer; None if they are not known.
+
+        The service unit counts only with its timer unit: it may be left of a failed installation.
+        """
+        return service_owner(self._text(f"{name}.service")) if name in self.names() else None
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's status and its service's log."""
@@ -150,7 +153,7 @@ class Cron:
         return 60 * int(found[1]) if found[1] else 3600 * int(found[2] or 24)
 
     def owner(self, name: str) -> Owner | None:
-        """Return the checkout and the inventories of a timer; None without such a timer."""
+        """Return the checkout and the inventories of a timer; None if they are not known."""
         return cron_owner(self._line(name))
 
     def logs(self, name: str) -> str:
