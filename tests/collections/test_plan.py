@@ -89,10 +89,16 @@ def test_foreign_tpus_are_marked_and_do_not_make_a_complete_fleet_incomplete():
     assert "nothing to do: the fleet is as desired" in lines
 
 
-def test_a_foreign_tpu_of_the_fleet_file_is_not_as_desired():
-    plan = planned([DEMO], [node()], foreign_text=foreign_to_mine)
+@pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
+def test_a_foreign_tpu_of_the_fleet_file_is_not_as_desired_and_not_replaced(state):
+    plan = planned([DEMO], [node(state=state)], foreign_text=foreign_to_mine)
     assert plan.different[0]["why"] == "it has no label tpufleet-fleet"
-    assert plan.foreign == []
+    assert (plan.foreign, plan.missing) == ([], [])
+
+
+def test_a_tpu_takes_the_place_of_a_foreign_one_that_is_being_deleted():
+    plan = planned([DEMO], [node(state="DELETING")], foreign_text=foreign_to_mine)
+    assert [entry["why"] for entry in plan.missing] == ["the existing one is DELETING"]
 
 
 def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it():

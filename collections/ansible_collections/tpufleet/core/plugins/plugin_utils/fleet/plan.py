@@ -117,12 +117,14 @@ def make_plan(
     different: list[dict[str, Any]] = []
     for tpu in fleet:
         node = observed.present.get(tpu.name)
-        if node is None or node.is_lost or node.is_being_deleted:
+        # create.yml replaces a lost TPU only if it belongs to this fleet.
+        why = foreign_text(node) if node else ""
+        if node is None or node.is_being_deleted or (node.is_lost and not why):
             missing.append(tpu.specs[0])
             missing_entries.append(_missing(tpu, node))
             continue
         differences = compare(tpu.spec_in(node.zone), node).immutable
-        if why := "; ".join(filter(None, [foreign_text(node), *differences])):
+        if why := "; ".join(filter(None, [why, *differences])):
             different.append(node_description(node) | {"why": why})
     unfulfilled = without_nodes(requests, (node for node in nodes if not node.is_lost))
     dead = [request for request in unfulfilled if request.is_dead]
