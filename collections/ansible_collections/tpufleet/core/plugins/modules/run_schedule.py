@@ -116,6 +116,7 @@ from ..module_utils.schedule.run_schedule import (
     Timer,
     check,
     check_environment,
+    check_former_name,
     playbook_arguments,
 )
 from ..module_utils.schedule.timers import keeper
@@ -167,7 +168,9 @@ def main() -> None:
     try:
         timers = keeper()
         if params["state"] == "present":
-            before, after = timers.put(requested_timer(params), module.check_mode)
+            timer = requested_timer(params)
+            check_former_name(timer, timers.names())
+            before, after = timers.put(timer, module.check_mode)
         elif params["state"] == "absent":
             if params["name"] not in timers.names():
                 timer_names = ", ".join(timers.names()) or "none"

@@ -189,6 +189,20 @@ def check_owner(timer: Timer, owner: Owner | None) -> None:
     )
 
 
+def check_former_name(timer: Timer, names: Sequence[str]) -> None:
+    """Raise ScheduleError if a timer of an older version would delete a TPU of the same name, too.
+
+    Older versions left the zone out of the name of a timer. ``names`` are the installed timers.
+    """
+    former = timer.name.removesuffix(f"_{timer.zone}")
+    if timer.zone and former in names:
+        raise ScheduleError(
+            f"{former}: an older version of tpufleet has scheduled this timer, which would still "
+            f"delete TPU {timer.target} at its own time. Remove it first: ansible-playbook "
+            f"playbooks/schedule.yml -e remove={former}"
+        )
+
+
 def service_owner(text: str) -> Owner | None:
     """Return the owner of a timer from its service unit; None if ``service`` did not write it."""
     project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
