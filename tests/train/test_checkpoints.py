@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -401,6 +402,45 @@ def test_a_failed_save_is_removed_unless_its_manifest_was_written(
         checkpoints.save(10, {"weights": np.arange(8)}, wait=True)
     remaining = {"10"} if is_complete else set()
     assert names(tmp_path) == {"100.orbax-checkpoint-tmp"} | remaining
+
+
+def test_a_failed_save_is_kept_if_its_manifest_cannot_be_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoints = opened(tmp_path)
+    write, info = checkpoints._write, checkpoints._fs.info
+
+    def failing_write(name: str, text: str) -> None:
+        write(name, text)
+        raise OSError(errno.EIO, "Input/output error")
+
+    def failing_info(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+        if os.fspath(path).endswith(MANIFEST):
+            raise OSError(errno.EIO, "Input/output error")
+        return info(path, **options)
+
+    monkeypatch.setattr(checkpoints, "_write", failing_write)
+    monkeypatch.setattr(checkpoints._fs, "info", failing_info)
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoints.save(10, {"weights": np.arange(8)}, wait=True)
+    assert names(tmp_path) == {"10"}
+
+
+def test_a_save_whose_files_another_attempt_removed_leaves_that_attempts_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoints = opened(tmp_path)
+    complete = checkpoints._complete
+
+    def removed(step: int) -> None:
+        shutil.rmtree(tmp_path / str(step))
+        (tmp_path / f"{step}.orbax-checkpoint-tmp").mkdir()
+        complete(step)
+
+    monkeypatch.setattr(checkpoints, "_complete", removed)
+    with pytest.raises(FileNotFoundError, match="Another attempt"):
+        checkpoints.save(10, {"weights": np.arange(8)}, wait=True)
+    assert names(tmp_path) == {"10.orbax-checkpoint-tmp"}
 
 
 def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(

@@ -282,12 +282,15 @@ class Checkpoints:
     def _finish(self, step: int, response: ocp.AsyncResponse[None]) -> None:
         """Wait until all processes have written their part; process 0 then completes the save.
 
-        If the save fails, process 0 removes its files. ``response`` is what Orbax returned for it.
+        If the save fails, process 0 removes its files, unless some of them have disappeared.
+        ``response`` is what Orbax returned for the save.
         """
         try:
             response.result()
             if jax.process_index() == 0:
                 self._complete(step)
+        except FileNotFoundError:
+            raise  # another attempt may have removed the files, and may be saving this step now
         except Exception:
             if jax.process_index() == 0:
                 self._remove_remains(step)
@@ -319,7 +322,8 @@ class Checkpoints:
         try:
             names = self._names()
             remains = [name for name in names if name.startswith(f"{step}{ORBAX_TEMPORARY}")]
-            if str(step) in names and not self._fs.exists(f"{self._root}/{step}/{MANIFEST}"):
+            # Do not use exists() here: it returns False if the storage fails, too.
+            if str(step) in names and MANIFEST not in _names(self._fs, f"{self._root}/{step}"):
                 remains.append(str(step))
             for name in remains:
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
