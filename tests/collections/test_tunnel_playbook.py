@@ -1,5 +1,6 @@
 """tunnel.yml, as far as it goes without a worker."""
 
+import hashlib
 import json
 import os
 import socket
@@ -85,3 +86,17 @@ def test_check_mode_opens_no_tunnel_and_does_not_say_so(environment, inventory, 
     result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
     assert "http://127.0.0.1:46006 would be port 6006 of demo-w0" in flat(result)
     assert len(asked.read_text().splitlines()) == 1
+
+
+def test_check_mode_does_not_close_a_tunnel_of_which_only_the_socket_is_left(
+    environment, inventory, asked, tmp_path
+):
+    key = hashlib.sha256(b"demo-w0 6006 46006").hexdigest()[:12]
+    socket_file = tmp_path / f".ansible/cp/tunnel-{key}"
+    socket_file.parent.mkdir(parents=True)
+    socket_file.touch()
+    environment["HOME"] = str(tmp_path)
+    options = ("-e", "worker_port=6006", "-e", "local_port=46006", "-e", "close=true", "--check")
+    result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
+    assert "no tunnel was open from http://127.0.0.1:46006" in flat(result)
+    assert socket_file.exists()
