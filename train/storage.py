@@ -120,10 +120,12 @@ def new_directory(path: Path) -> Iterator[Path]:
     """
     prefix = f".partial-{socket.gethostname()}-"
     for stale in path.parent.glob(f"{prefix}*"):
-        with suppress(OSError), _locked(stale) as is_unused:
-            # The process that creates a directory locks it a moment later.
-            if is_unused and time.time() - stale.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(stale)
+        with suppress(OSError):
+            # Do not even lock a new directory: the process that has created it locks it now.
+            if time.time() - stale.stat().st_mtime > STALE_SECONDS:
+                with _locked(stale) as is_unused:
+                    if is_unused:
+                        shutil.rmtree(stale)
     temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=path.parent)
     with temporary as parent, _locked(Path(parent)):
         new = Path(parent) / "new"

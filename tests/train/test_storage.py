@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from train import storage
 from train.storage import new_directory
 
 KILLED = """
@@ -57,3 +58,15 @@ def test_the_directory_of_a_running_process_stays(tmp_path: Path):
         with new_directory(tmp_path / "second"):
             assert first.parent.name.startswith(f".partial-{socket.gethostname()}-")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def test_a_directory_that_its_process_is_about_to_lock_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = tmp_path / f".partial-{socket.gethostname()}-x"
+    other.mkdir()
+    locked, lock = [], storage._locked
+    monkeypatch.setattr(storage, "_locked", lambda path: locked.append(path) or lock(path))
+    with new_directory(tmp_path / "corpus") as new:
+        assert locked == [new.parent]
+    assert other.exists()
