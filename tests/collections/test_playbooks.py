@@ -182,14 +182,14 @@ def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environ
     table.touch()
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     # USER names the fleet.
-    variables = {"USER": "ada", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a@1", "ODD": "b"}
+    variables = {"USER": "ada@b.c", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a@1", "ODD": "b"}
     proxies = {"HTTPS_PROXY": "http://bob:secret@proxy:3128", "http_proxy": "bob:secret@proxy"}
     environment = {**environment, "PATH": path, **variables, **proxies}
 
     result = play(environment, "playbooks/schedule.yml", "-e", "watch=1m", "-vvv")
 
     assert result.returncode == 0, flat(result)
-    assert "USER=ada" in table.read_text()
+    assert "USER=ada@b.c " in table.read_text()
     assert "CLOUDSDK_CONFIG=/a@1" in table.read_text()
     assert "no_proxy=10.0.0.0/8" in table.read_text()
     assert "ODD" not in table.read_text()
