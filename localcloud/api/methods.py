@@ -1,4 +1,4 @@
-"""Base class of the handlers of API methods: shared state and services, stored operations."""
+"""Base class of the handlers of API methods: database tables, services and common helpers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from localcloud.machines.interface import Machines
 class Methods:
     """Base class of the handlers of API methods.
 
-    Methods call ``_wake`` after a change, so that the reconcile loop runs at once.
+    After a change of a queued resource, handlers call ``_wake`` to run the reconcile loop at once.
     """
 
     _database: Database
@@ -49,7 +49,7 @@ class Methods:
         return self._project.find(call, "queuedResources", self._requests, call.names["request"])
 
     def _earlier(self, call: Call, verb: str, target: str) -> Operation | None:
-        """Return the operation of an earlier request with the same ``requestId``, or None."""
+        """Return the operation that an earlier call with this ``requestId`` started, or None."""
         request_id = call.query.get("requestId", "")
         return self._operations.earlier(verb, call.names["zone"], request_id, target)
 
@@ -61,7 +61,7 @@ class Methods:
         uid: int,
         detail: Mapping[str, Any] | None = None,
     ) -> Operation:
-        """Store a new operation of a call, with the arguments of ``OperationTable.add``."""
+        """Store the operation that this call starts; see ``OperationTable.add`` for arguments."""
         return self._operations.add(
             call.names["zone"],
             uid,
@@ -76,7 +76,7 @@ class Methods:
         return write(operation, call.version)
 
     def _begin(self, call: Call, operation: Operation) -> Mapping[str, Any]:
-        """Run an operation in the background and return it."""
+        """Start an operation in the background; return the operation as a message."""
         self._lifecycle.begin(operation)
         return self._answer(call, operation)
 

@@ -52,7 +52,7 @@ class NodeChanges(Methods):
     def _patch(self, call: Call) -> Mapping[str, Any]:
         """Change the node's fields named in ``updateMask``; return the operation.
 
-        The operation has ended already, unless ``updateMask`` contains the data disks.
+        The returned operation is running if ``updateMask`` contains the data disks, else done.
         """
         new = read(call.json(), NODES[call.version], "node")
         fields = _mask(call.query.get("updateMask", ""), MUTABLE[call.version])
@@ -83,7 +83,8 @@ class NodeChanges(Methods):
     ) -> Mapping[str, Any]:
         """Start or stop (``verb``) a node that has one worker; return the running operation.
 
-        The node moves from ``state`` to ``new_state``; ``desired_state`` is that of its machines.
+        The state of the node changes from ``state`` to ``new_state``, the desired state of its
+        machines to ``desired_state``.
         """
         call.json()
         with self._database.transaction():
@@ -148,7 +149,7 @@ class NodeChanges(Methods):
     def _perform_maintenance_of_one(self, call: Call) -> Mapping[str, Any]:
         """Start maintenance of one node of a queued resource; return the operation.
 
-        The request body is ``{nodeNames[]}``; several names raise a 501.
+        The request body is ``{nodeNames[]}``. Raises HTTP 501 if it names several nodes.
         """
         requested_names = call.json().get("nodeNames", [])
         node_ids = [node.node_id for node in self._nodes_of_queued_resource(call)]
@@ -159,7 +160,7 @@ class NodeChanges(Methods):
                 f"nodeNames is {requested_names!r}; the queued resource has {nodes}"
             )
         if len(names) > 1:
-            raise ApiError(501, "nodeNames: only one node at a time is supported here")
+            raise ApiError(501, "nodeNames: the local cloud accepts only one node at a time")
         node_call = replace(call, names={**call.names, "node": names[0]}, content=b"")
         return self._perform_maintenance(node_call)
 
@@ -180,7 +181,10 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
 
 
 def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the node's body with ``fields`` from ``new``; those that ``new`` lacks are removed."""
+    """Return the node's body, in which ``fields`` have their values from the body ``new``.
+
+    A field that is missing in ``new`` is removed.
+    """
     body = dict(node.body)
     for field in fields:
         if field == EXTERNAL:

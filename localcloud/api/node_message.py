@@ -115,8 +115,8 @@ _IN_V1 = (
 )
 
 
-# Ids of queued resources follow the API's reference, ids of TPUs the naming rules of Compute Engine
-# (https://cloud.google.com/compute/docs/naming-resources).
+# Ids of queued resources follow the Cloud TPU API's reference; ids of TPUs follow the naming rules
+# of Compute Engine (https://cloud.google.com/compute/docs/naming-resources).
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
 SMALLEST_BOOT_DISK_GB = 100
 _NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -243,17 +243,17 @@ def _with_defaults(fields: Mapping[str, Any], accelerator: catalog.Accelerator) 
 
 
 def write(node: Node, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a node as a Node message of this version of the API."""
+    """Return a node as a Node message of this API version."""
     return in_version(stored(node), version)
 
 
 def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Convert a message returned by ``stored`` to ``version``."""
+    """Convert a Node message returned by ``stored`` to this API version."""
     if version is Version.V1:
         return _in_v1(message)
     converted = select_fields(message, NODES[version])
     if version is Version.V2ALPHA1:
-        converted["apiVersion"] = "V2_ALPHA1"  # v2alpha1's enum of versions has no v2
+        converted["apiVersion"] = "V2_ALPHA1"  # v2alpha1's ApiVersion has no value V2
     return converted
 
 

@@ -1,4 +1,4 @@
-"""Networks and data disks of TPU nodes: references from the Cloud TPU API to the Compute API."""
+"""Networks and disks of the Compute API that TPU nodes refer to: lookup and validation."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class NodeResources:
         return [node for node in self._nodes.all() if name in _sources(node.body)]
 
     def disks_of(self, node: Node, worker: int) -> tuple[DataDisk, ...]:
-        """Return the disks to attach to the machine of a worker (an index); skip deleted disks."""
+        """Return the disks to attach to worker number ``worker``; omit disks that were deleted."""
         data_disks = []
         for entry in node.body.get("dataDisks", ()):
             worker_ids = entry.get("workerIds")

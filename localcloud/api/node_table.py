@@ -47,10 +47,10 @@ class Worker:
 class Node:
     """A stored node.
 
-    ``body`` contains the requested fields of the Node message. ``desired_state`` is that of the
-    machines: RUN, OFF or DELETED. ``queued_resource`` is the uid of the queued resource that
-    created the node. ``preempt_at`` is the time of an announced preemption (seconds since 1970).
-    ``condition`` is the health, ``last_error`` the error message of the last failure.
+    ``body`` contains the requested fields of the Node message. ``desired_state`` is the desired
+    state of the node's machines: RUN, OFF or DELETED. ``queued_resource`` is the uid of the queued
+    resource that created the node. ``preempt_at`` is the time of an announced preemption (seconds
+    since 1970). ``condition`` is the node's health, ``last_error`` the message of the last failure.
     """
 
     uid: int
@@ -132,7 +132,7 @@ class NodeTable(ZonalTable[Node]):
         *,
         latest_released_first: bool = False,
     ) -> Node:
-        """Store a new node in CREATING, with ``count`` workers on free addresses of ``pool``.
+        """Store a new node in state CREATING, with ``count`` workers on free addresses of ``pool``.
 
         ``queued_resource`` is the uid of the queued resource that creates the node. With
         ``latest_released_first``, the node gets the most recently released addresses. Raises
@@ -259,12 +259,13 @@ class NodeTable(ZonalTable[Node]):
             self._database.execute("DELETE FROM nodes WHERE uid = ?", uid)
 
     def machines(self) -> list[str]:
-        """Return the names of all machines in ``workers``, whether or not they exist yet."""
+        """Return the machine names of all workers, including machines that do not exist yet."""
         rows = self._database.rows("SELECT machine FROM workers ORDER BY machine")
         return [machine for (machine,) in rows]
 
     def _some(self, where: str, *values: object) -> list[Node]:
-        with self._database.transaction():  # read nodes and their workers in one state
+        # One transaction: nothing changes between the queries for nodes and for their workers.
+        with self._database.transaction():
             return super()._some(where, *values)
 
     def _read(self, rows: Sequence[tuple]) -> list[Node]:

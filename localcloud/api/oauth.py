@@ -171,7 +171,8 @@ class Accounts:
             life = claims["exp"] - claims["iat"]
         except (GoogleAuthError, ValueError, TypeError, OverflowError) as error:
             raise GrantError("invalid_grant", f"not a valid JWT: {error}") from None
-        if not life <= TOKEN_LIFE + _CLOCK_SKEW:  # this condition is also true for NaN
+        # "not <=" instead of ">", because the lifetime can be NaN, which must be rejected too.
+        if not life <= TOKEN_LIFE + _CLOCK_SKEW:
             raise GrantError("invalid_grant", "the JWT is valid for longer than an hour")
         return claims
 

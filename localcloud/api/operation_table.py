@@ -20,9 +20,9 @@ from localcloud.api.versions import Version
 class Operation:
     """One long-running operation; it is running while ``end_time`` is empty.
 
-    ``uid`` is the uid of the node or queued resource that the operation changes. ``detail`` has
-    the data with which a restarted server resumes the operation. ``version`` is the API version
-    of the call that started it.
+    ``target`` and ``uid`` are the full name and the uid of the node or queued resource that the
+    operation changes. ``detail`` has the data with which a restarted server resumes the operation.
+    ``version`` is the API version of the call that started the operation.
     """
 
     zone: str
@@ -40,7 +40,7 @@ class Operation:
 
     @property
     def collection(self) -> str:
-        """The collection of the target: ``nodes`` or ``queuedResources``."""
+        """The kind of resource that the operation changes: ``nodes`` or ``queuedResources``."""
         return self.target.split("/")[-2]
 
 
@@ -122,7 +122,7 @@ class OperationTable(ZonalTable[Operation]):
     def earlier(self, verb: str, zone: str, request_id: str, target: str) -> Operation | None:
         """Return the operation that an earlier request with ``request_id`` started, or None.
 
-        Raises HTTP 400 if the id is not a UUID or was used for another target.
+        Raises HTTP 400 if the id is not a UUID or belongs to a request for another resource.
         """
         if not request_id:
             return None

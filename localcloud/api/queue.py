@@ -206,7 +206,8 @@ class Queue:
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.initiator == SERVICE:
             for node in nodes:
-                with suppress(ApiError):  # the node has another operation; tried again later
+                # If another operation of the node is running, the next reconcile tries again.
+                with suppress(ApiError):
                     if node.state in ("READY", "RESTARTING"):
                         self._lifecycle.preempt_later(node)
         is_over = not any(node.workers or node.state == "DELETING" for node in nodes)

@@ -75,7 +75,7 @@ TIERS = ("spot", "guaranteed", "bestEffort")
 # The longest run duration of Flex-start TPUs
 # (https://cloud.google.com/tpu/docs/queued-resources).
 LONGEST_FLEX_START_S = 7 * 86400
-# The field of QueuedResourceState that each state sets; WAITING_FOR_RESOURCES has no such field.
+# For each state: the field of QueuedResourceState with its details. WAITING_FOR_RESOURCES has none.
 _DATA = {
     "ACCEPTED": "acceptedData",
     "ACTIVE": "activeData",
@@ -128,14 +128,14 @@ def _check_model(fields: Mapping[str, Any]) -> None:
 
 
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
-    """Return the termination time of nodes created at ``created``, or None if they have none.
+    """Return when nodes created at ``created`` are terminated; None if there is no time limit.
 
     Times are in seconds since 1970. ``body`` is the queued resource's body. Raises HTTP 400 for an
     invalid ``runDuration``.
     """
     fields, path = body.get("runDuration", {}), "queuedResource.runDuration"
     if len(fields) > 1:
-        raise invalid(path, f"only one of {', '.join(sorted(fields))} is allowed")
+        raise invalid(path, f"{path}: set only one of {', '.join(sorted(fields))}")
     if "terminationTime" in fields:
         return _time(f"{path}.terminationTime", fields["terminationTime"], parse_timestamp)
     if "maxRunDuration" in fields:
@@ -197,10 +197,9 @@ def validity(body: Mapping[str, Any], now: float) -> tuple[float | None, float |
 
     Times are in seconds since 1970; None means no limit. Raises HTTP 400 for an invalid policy.
     """
-    policy = body.get("queueingPolicy", {})
+    policy, field = body.get("queueingPolicy", {}), "queuedResource.queueingPolicy"
     if len(policy) > 1:
-        names = ", ".join(sorted(policy))
-        raise invalid("queuedResource.queueingPolicy", f"only one of {names} is allowed")
+        raise invalid(field, f"{field}: set only one of {', '.join(sorted(policy))}")
     bounds: dict[str, float] = {}
     for name, text in policy.items():
         path = f"queuedResource.queueingPolicy.{name}"

@@ -81,7 +81,7 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         initiator: str = SERVICE,
         error: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Change the state to ``new_state`` if it still equals ``request.state``.
+        """Change the state of a queued resource to ``new_state`` if it is still ``request.state``.
 
         Returns whether the state changed. ``initiator`` is who caused the change: USER or SERVICE.
         """

@@ -46,7 +46,7 @@ class Quota:
                 )
 
     def _in_use(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield zone and body of each node that uses quota."""
+        """Yield the zone and body of each node that counts against the quota, created or not."""
         for node in self._nodes.all():
             if node.queued_resource is None and node.workers:
                 yield node.zone, node.body

@@ -42,8 +42,10 @@ from localcloud.api.routing import (
 )
 from localcloud.machines.interface import Machines
 
-PARALLEL = 4  # how many machines are created, booted or deleted at the same time
-GRACE_S = 8.0  # how long a stopping server waits for running jobs
+# The largest number of machines that are created, booted or deleted at the same time.
+PARALLEL = 4
+# How long a stopping server waits for running jobs.
+GRACE_S = 8.0
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
 # Audiences of the JWTs that Google's clients sign as bearer tokens: one for each API.

@@ -7,7 +7,10 @@ from localcloud.api.database import Database
 
 
 class Table[Row]:
-    """A database table; ``_columns`` are the columns to read, in the order that ``_read`` needs."""
+    """Base class of a database table.
+
+    ``_columns`` are the columns to read; ``_read`` gets the rows with the columns in this order.
+    """
 
     _name: str
     _columns: str
@@ -31,7 +34,7 @@ class Table[Row]:
 class ZonalTable[Row](Table[Row]):
     """A table of resources that are in zones.
 
-    ``_id`` is the name of the column with a resource's id, and of the same field of ``Row``.
+    ``_id`` is the column with a resource's id; ``Row`` has a field of the same name.
     """
 
     _id: str
