@@ -56,7 +56,7 @@ def remove(prefix: str, machine: str) -> None:
     for top in hierarchies():
         _remove_tree(top / prefix / machine)
         with contextlib.suppress(OSError):
-            (top / prefix).rmdir()  # this fails while the cloud has other machines
+            (top / prefix).rmdir()  # rmdir fails while the cloud has groups of other machines
 
 
 def populated(prefix: str, machine: str) -> bool:

@@ -91,7 +91,7 @@ class HostMachines(Machines):
         return {entry.name for entry in self.cloud.machines.glob("*")}
 
     def _is_listed(self, name: str) -> bool:
-        """Return whether the machine's files are complete: then it has the file ``address``."""
+        """Return whether the machine was completely created; then its file ``address`` exists."""
         return (self._directory(name) / "address").exists()
 
     def _add_to_list(self, spec: MachineSpec) -> None:

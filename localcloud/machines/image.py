@@ -31,7 +31,7 @@ PACKAGES = (
     "libpam-systemd",
     "openssh-server",
     "python3",
-    "python3-apt",  # present on TPU VMs; Ansible's apt module needs it
+    "python3-apt",  # for Ansible's apt module; TPU VMs have this package too
     "sudo",
     "systemd",
     "systemd-sysv",
@@ -133,7 +133,10 @@ def sources(suite: str = "") -> tuple[str, list[str], list[str]]:
 
 
 def acquire_options(dump: str) -> list[str]:
-    """Return the proxy and validity options in the output of ``apt-config dump``."""
+    """Return the ``Acquire::http*`` (proxy) and ``Acquire::Check-*`` options in ``dump``.
+
+    ``dump`` is the output of ``apt-config dump``.
+    """
     relevant = re.compile(r"Acquire::(https?::|Check-)[^\"]*\"[^\"]+\";")
     return [line for line in dump.splitlines() if relevant.fullmatch(line)]
 
@@ -257,12 +260,13 @@ def make_tree(
 ) -> None:
     """Create the directory ``tree`` atomically.
 
-    ``command`` must create ``partial_of(tree)``, and ``finish`` may then change it, before it is
-    renamed to ``tree``. Call this inside ``lock_images``. Raises CloudError if the command fails.
+    ``command`` must create ``partial_of(tree)``. ``finish`` may then change that directory, which
+    is finally renamed to ``tree``. Call this inside ``lock_images``. Raises CloudError if
+    ``command`` fails.
     """
     if not shutil.which("mmdebstrap"):
         raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
-    # A running build would hold the lock, so these are remains of killed builds.
+    # All partial directories are from killed builds, because a running build would hold the lock.
     for abandoned in tree.parent.glob("*.partial-*"):
         _remove(abandoned)
     partial = partial_of(tree)
@@ -333,7 +337,7 @@ def _finish(root: Path, host_pem: str) -> None:
         inside(root, "update-ca-certificates")
     guest.install(root)
     for stamp in ("etc/.updated", "var/.updated"):
-        # Without this file, the first boot runs update services (systemd.unit(5)).
+        # Without the .updated files, the first boot runs update services (systemd.unit(5)).
         (root / stamp).touch()
 
 

@@ -15,7 +15,7 @@ from localcloud.machines import mounts
 from localcloud.machines.commands import run
 from localcloud.machines.interface import DataDisk
 
-PREFIX = "google-"  # the prefix of disk names in Google's guest environment
+PREFIX = "google-"  # Google's guest environment gives device names of disks this prefix, too
 
 
 def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
@@ -26,7 +26,7 @@ def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     if directory not in mounts.below(directory):
-        # The file system of the cloud's directory may not allow device nodes.
+        # Use a tmpfs, because the cloud's directory may be on a file system mounted with nodev.
         run("mount", "-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", str(directory))
     to_attach = {f"{PREFIX}{disk.name}": disk for disk in disks}
     for node in directory.iterdir():
@@ -65,7 +65,7 @@ def _ensure_file(files: Path, disk: DataDisk) -> Path:
 
 
 def _is_backed_by(node: Path, file: Path, read_only: bool) -> bool:
-    """Return whether a node belongs to a loop device with this file, writable or ``read_only``."""
+    """Return whether ``node`` is a loop device of ``file``, read-only or writable as requested."""
     sysfs = _sysfs_directory(node)
     try:
         backing = (sysfs / "loop/backing_file").read_text().strip()

@@ -62,8 +62,8 @@ def _children(parent: int) -> list[int]:
     children = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # The command name in parentheses may contain spaces, so parse only the fields after it.
-            # The first is the state, the second the parent's pid (proc_pid_stat(5)).
+            # Parse only the fields after the command name, because the name may contain spaces and
+            # parentheses. These fields begin with state and parent's pid (proc_pid_stat(5)).
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent:
                 children.append(int(entry.name))

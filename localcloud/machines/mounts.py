@@ -18,7 +18,8 @@ def below(directory: Path) -> list[Path]:
         point = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         if point.is_relative_to(directory):
             points.append(point)
-    points.reverse()  # at the same depth, later mounts first: they may depend on earlier ones
+    # Mount points of the same depth: the latest first, because it may depend on earlier mounts.
+    points.reverse()
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 
 

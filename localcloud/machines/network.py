@@ -19,9 +19,10 @@ from localcloud.machines import processes
 from localcloud.machines.commands import run
 
 RANGE = IPv4Network("198.18.0.0/15")
-# A network from which an error suggests a subnet if all of RANGE is in use (RFC 1918).
+# If all of RANGE is in use, an error suggests a subnet of this private network (RFC 1918).
 _PRIVATE = IPv4Network("10.0.0.0/8")
-PREFIX = 22  # about 1000 machines per cloud, 128 clouds per host
+# The prefix length of a cloud's subnet: about 1000 machines per cloud, 128 clouds per host.
+PREFIX = 22
 FIRST_MACHINE = 10
 METADATA = IPv4Address("169.254.169.254")
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
@@ -114,7 +115,8 @@ def publish_names(cloud: LocalCloud, names: Mapping[str, IPv4Address]) -> None:
     """Write the machines' names to the name server's hosts file and reload the name server."""
     lines = [f"{address} {name}\n" for name, address in sorted(names.items())]
     write_atomically(cloud.hosts, "".join(lines))
-    processes.send(_hosts_option(cloud), signal.SIGHUP)  # reload the hosts file (dnsmasq(8))
+    # On SIGHUP, the name server reads its hosts file again (dnsmasq(8)).
+    processes.send(_hosts_option(cloud), signal.SIGHUP)
 
 
 def publish_external(cloud: LocalCloud, addresses: Mapping[IPv4Address, IPv4Address]) -> None:
@@ -263,7 +265,7 @@ def _start_name_server(network: Network) -> None:
         "--local-ttl=1",
         "--cache-size=1000",
         "--log-facility=-",
-        "--user=root",  # only root can read the cloud's directory
+        "--user=root",  # other users can't read the hosts file in the cloud's directory
     ]
     with log_file.open("a") as log:
         result = subprocess.run(command, stdout=log, stderr=log, check=False)

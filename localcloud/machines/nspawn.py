@@ -32,12 +32,17 @@ TOOLS = ("bridge", "losetup", "mkfs.ext4", "mount", "nsenter", "systemd-nspawn",
 BOOT_DEADLINE_S = 90.0
 GREETING_S = 2.0
 _SYSTEMD_HOST = Path("/run/systemd/system")
-LINKS = "host0 eth0"  # names of the network link: host0 in nspawn machines, eth0 in qemu ones
-OPEN_FILES = "1024:1048576"  # soft and hard limit; nspawn lowers them if the host allows less
-DISK_GIB = 100  # the size of a TPU VM's boot disk; the file is sparse
-HOST_KEYS = "host-keys"  # directory with copies of the public keys, readable without the machine
+# Names of a machine's network link: host0 in nspawn machines, eth0 in qemu machines.
+LINKS = "host0 eth0"
+# Soft and hard limit of open files; nspawn lowers them if the host allows less.
+OPEN_FILES = "1024:1048576"
+# The size of a TPU VM's boot disk; the disk's file is sparse.
+DISK_GIB = 100
+# The host's directory with copies of a machine's public host keys.
+HOST_KEYS = "host-keys"
 _DISK, _BALLAST = "disk", "ballast"
-_KEY_TYPES = ("ed25519", "ecdsa")  # no RSA: generating its key takes too long
+# No RSA, because generating an RSA key takes too long.
+_KEY_TYPES = ("ed25519", "ecdsa")
 # With --keep-unit, nspawn exits with 133 when the guest reboots (systemd-nspawn(1)), and must be
 # started again. On a host with systemd, RestartForceExitStatus= does that instead of this loop.
 _BOOT_LOOP = """
@@ -67,7 +72,7 @@ class NspawnMachines(HostMachines):
             disk = mounts.disk(directory / _DISK, DISK_GIB)
             machine_faults.free(disk / _BALLAST)
             root = mounts.overlay(self.image, directory, disk)
-            if not self._is_listed(spec.name):  # this is the first boot
+            if not self._is_listed(spec.name):  # the machine has never booted
                 furnish(root, spec, self.network)
                 shutil.rmtree(directory / HOST_KEYS, ignore_errors=True)
                 (directory / HOST_KEYS).mkdir()
@@ -95,7 +100,8 @@ class NspawnMachines(HostMachines):
                        check=False)  # fmt: skip
         loop_disks.detach_all(self._devices(name))
         mounts.unmount_below(self._directory(name))
-        # A killed nspawn leaves these directories; systemd 257 does not start while they exist.
+        # A killed nspawn leaves directories in /run. While these exist, systemd 257 does not start
+        # the machine again.
         for subdirectory in ("propagate", "unix-export"):
             stale = Path("/run/systemd/nspawn") / subdirectory / name
             mounts.unmount_below(stale)
@@ -196,7 +202,7 @@ class NspawnMachines(HostMachines):
             "--resolv-conf=off",
             "--timezone=off",
             "--link-journal=no",
-            # The limit of a TPU VM, because users' scripts call ulimit -n 100000.
+            # Same limit as on a TPU VM: users' scripts for TPU VMs call ulimit -n 100000.
             f"--rlimit=RLIMIT_NOFILE={OPEN_FILES}",
             "--console=pipe",
         ]
@@ -206,7 +212,7 @@ class NspawnMachines(HostMachines):
                 "systemd-run",
                 "--quiet",
                 "--collect",
-                # The type makes systemd-run return after execve, so that alive() finds the process.
+                # With Type=exec, systemd-run returns after execve, so alive() finds the process.
                 "--service-type=exec",
                 f"--unit={self._unit(name)}",
                 "--property=Delegate=yes",
@@ -259,7 +265,7 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     if not (etc / "machine-id").read_text().strip():
         (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
     (etc / "systemd/network").mkdir(parents=True, exist_ok=True)
-    # This file must sort before systemd's 80-container-host0.network, which would use DHCP.
+    # The name must sort before systemd's 80-container-host0.network, which would use DHCP.
     (etc / "systemd/network/10-host0.network").write_text(
         f"[Match]\nName={LINKS}\n\n[Link]\n"
         f"MTUBytes={_default_route_mtu()}\n\n[Network]\n"
@@ -279,11 +285,11 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
     subprocess.run(
         ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash",
          "--groups", "google-sudoers", user],
-        check=False,  # the user may exist already
+        check=False,  # useradd fails if the user exists already
         capture_output=True,
     )  # fmt: skip
     home = root / "home" / user
-    if not home.is_dir():  # the user is a system user, such as root
+    if not home.is_dir():  # a system user, such as root, has no home here
         return
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh/authorized_keys").write_text(

@@ -31,9 +31,11 @@ from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
 
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
-BOOT_DEADLINE_S = 900.0  # long enough for emulation on a busy host, with a kernel crash and reboot
+# Enough for an emulated boot on a busy host, even if the kernel crashes once and reboots.
+BOOT_DEADLINE_S = 900.0
 GREETING_S = 15.0
-MEMORY_MIB = 2048  # JAX with an Orbax save needs more than 1024 MiB
+# JAX with an Orbax save needs more than 1024 MiB.
+MEMORY_MIB = 2048
 # mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
     f"console=ttyS0 root=UUID={ROOT_UUID} rootfstype=ext4 rootflags=noinit_itable rw "
@@ -69,7 +71,7 @@ class QemuMachines(HostMachines):
         processes.end(self._console_argument(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
-        mounts.unmount_below(directory)  # a server that was killed in _seed has left a mount
+        mounts.unmount_below(directory)  # _seed leaves a mount if the server is killed
 
     def shut_down(self, name: str) -> None:
         """Press the machine's ACPI power button; do nothing if the machine is off."""
@@ -178,7 +180,7 @@ class QemuMachines(HostMachines):
         ]
         log = directory / "qemu.log"
         log.unlink(missing_ok=True)
-        # The command has the socket's path relative to cwd, because unix(7) limits its length.
+        # The command has a socket path relative to cwd: unix(7) limits the length of such a path.
         process = processes.start(command, log, cwd=directory)
         # Reap the process when it exits: a zombie would still count as alive.
         threading.Thread(target=process.wait, daemon=True).start()
@@ -197,7 +199,8 @@ class QemuMachines(HostMachines):
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _make_disk(file, gib=disk.size_gib)
-            elif not disk.read_only:  # a writable disk has a single machine, so it can be resized
+            # Only one machine uses a writable disk, so no other machine notices that it grows.
+            elif not disk.read_only:
                 grow(file, disk.size_gib)
             readonly = ",readonly=on" if disk.read_only else ""
             options += [

@@ -16,7 +16,7 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import image
 
-DISK_GIB = 10  # the file is sparse
+DISK_GIB = 10  # the disk's file is sparse, so it uses less space on the host
 ROOT_UUID = "6f0c9c1e-7c55-4f0e-9a53-64042c10cd00"
 SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")

@@ -21,8 +21,8 @@ KVM, TCG = "kvm", "tcg"
 PROBE_DEADLINE_S = 15.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DEVICE = Path("/dev/kvm")
-# Test of KVM: a kernel without a root file system must print this and panic. With panic=-1 it then
-# reboots at once, which ends qemu.
+# Test of KVM: if KVM works, a kernel without a root file system prints this text and panics. With
+# panic=-1, the kernel then reboots at once, which ends qemu.
 _PROOF = "Unable to mount root fs"
 # The oldest version whose emulation has not corrupted CPU flags in tests.
 OLDEST_SOUND_VERSION = (10, 0)
@@ -61,8 +61,8 @@ def command(vm_image: QemuImage) -> list[str]:
     emulated = ["-accel", "tcg,thread=multi", "-cpu"]
     if vm_image.qemu.is_dir():
         return [*tree_command(vm_image.qemu), *emulated, "max"]
-    # An old qemu corrupts CPU flags less often when it emulates the old CPU model Nehalem. As
-    # Nehalem has no AVX, jaxlib does not run there.
+    # An old qemu corrupts CPU flags less often when it emulates the old CPU model Nehalem. jaxlib
+    # does not run on such a machine, because Nehalem has no AVX.
     return [PROGRAM, *emulated, "max" if is_sound(host_version()) else "Nehalem"]
 
 
