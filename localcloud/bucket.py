@@ -26,7 +26,8 @@ from localcloud.machines import processes
 from localcloud.machines.network import free_port
 
 NAME = "local-fleet"
-LOCATION = "US-CENTRAL2"  # the region of the first TPU in inventory/local
+# The bucket's region: that of the first TPU in inventory/local.
+LOCATION = "US-CENTRAL2"
 FIRST_PORT = 4443
 START_DEADLINE_S = 30.0
 TIMEOUT_S = 5.0
@@ -125,7 +126,7 @@ def _start_emulator(cloud: LocalCloud, listen: str, public: str) -> subprocess.P
     binary = _binary()
     if binary is None:
         raise CloudError("the bucket's emulator is no longer installed. Run: make env-localcloud")
-    # The emulator serves each directory as a bucket.
+    # The emulator serves each directory in cloud.bucket as a bucket.
     (cloud.bucket / NAME).mkdir(parents=True, exist_ok=True)
     address = urlsplit(listen)
     command = [

@@ -15,9 +15,11 @@ from localcloud.settings import Settings
 class Options:
     """Options of ``up``.
 
-    If an option is None, an existing cloud keeps its setting, and a new cloud gets the default; for
-    port and subnet, this is a free one. ``machines`` is one of kinds.KINDS, ``suite`` one of
-    image.SUITES, ``mnt_shared`` one of settings.MNT_SHARED.
+    If an option is None, an existing cloud keeps its setting, and a new cloud gets the default. By
+    default, a free port and a free subnet are chosen.
+
+    ``machines`` is one of kinds.KINDS, ``suite`` one of image.SUITES, ``mnt_shared`` one of
+    settings.MNT_SHARED.
     """
 
     port: int | None = None
@@ -84,7 +86,8 @@ def _check_unchanged(
             retained = {
                 setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
             }
-            if "machines" in requested:  # each kind of machine has its own default of mnt_shared
+            # Each kind of machine has its own default of mnt_shared, so drop the current value.
+            if "machines" in requested:
                 del retained["mnt_shared"]
             raise CloudError(
                 f"local cloud {cloud.name!r} already has {_option(name)} {current[name]} "

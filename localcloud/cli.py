@@ -138,7 +138,8 @@ def bucket(local_cloud: LocalCloud, options: argparse.Namespace) -> None:
 
 def serve(_local_cloud: LocalCloud, options: argparse.Namespace) -> None:
     """Run the API server in the foreground; up starts it in the background."""
-    directory = options.directory.resolve()  # the names of host resources are derived from it
+    # Use the absolute path, because the names of host resources are derived from the path.
+    directory = options.directory.resolve()
     cloud.serve(LocalCloud(directory.name, directory))
 
 
@@ -242,7 +243,7 @@ def parser() -> argparse.ArgumentParser:
 def port(text: str) -> int:
     """Parse a port; argparse shows the function's name in its error."""
     if not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"a port is 1 to 65535 ({text})")
+        raise argparse.ArgumentTypeError(f"a port is a number from 1 to 65535 ({text})")
     return int(text)
 
 

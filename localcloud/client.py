@@ -43,7 +43,7 @@ def request(cloud: LocalCloud, method: str, path: str, body: object = None) -> d
 class _LoopbackRequest(Request):
     """google-auth transport that refuses requests to other hosts.
 
-    google-auth would otherwise send every new token to Google, to look up its allowed regions.
+    Otherwise, google-auth would send each new token to Google, to look up the account's regions.
     """
 
     def __call__(self, url: str, *arguments: object, **options: object) -> object:

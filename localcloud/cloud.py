@@ -75,7 +75,8 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) 
     cloud.directory.chmod(0o700)
     cloud.machines.mkdir(exist_ok=True)
     cloud.shared.mkdir(exist_ok=True)
-    cloud.shared.chmod(0o1777)  # writable for the users of all machines, like /tmp
+    # All users of all machines can write to the shared directory, as to /tmp.
+    cloud.shared.chmod(0o1777)
     existing, chosen = _existing_settings(cloud), _choose(cloud, options)
     if is_served(cloud):
         running = settings.read(cloud)
@@ -251,7 +252,10 @@ def _choose_port(requested: int, report: Report) -> int:
 
 
 def check_root(cloud: LocalCloud, *arguments: str) -> None:
-    """Raise CloudError unless this process is root; the error suggests ``arguments`` as root."""
+    """Raise CloudError unless this process is root.
+
+    The error shows the local cloud's command with ``arguments`` to run as root.
+    """
     if os.geteuid() != 0:
         raise CloudError(f"the local cloud's machines need root. Run: {cloud.command(*arguments)}")
 

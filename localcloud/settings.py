@@ -18,9 +18,11 @@ class Settings:
     port: int
     subnet: str
     image: str
-    machines: str = "nspawn"  # one of machines.kinds.KINDS
-    suite: str = ""  # Debian release of the machines; empty: the default for this host
-    # One of MNT_SHARED: /mnt/shared is one directory, or local to each machine.
+    # The kind of machine: one of machines.kinds.KINDS.
+    machines: str = "nspawn"
+    # The Debian release of the machines; empty: the default for this host.
+    suite: str = ""
+    # One of MNT_SHARED: all machines share one /mnt/shared, or each machine has its own.
     mnt_shared: str = "shared"
 
     @property
@@ -42,7 +44,7 @@ def read(cloud: LocalCloud) -> Settings:
             f"{cloud.settings} can't be read ({error.strerror}): another user started the cloud. "
             "Run the same command with sudo"
         ) from error
-    fields.pop("project", None)  # earlier versions stored the project, which is a constant
+    fields.pop("project", None)  # in files of earlier versions; the project is now a constant
     return Settings(**fields)
 
 
