@@ -93,7 +93,8 @@ def test_the_trainer_owns_only_the_directories_made_for_it(host):
 
 
 def test_setup_completes_an_interrupted_installation_of_packages(leader, play):
-    interrupted = "/var/lib/dpkg/updates/0001"  # apt installs nothing while this file exists
+    # apt installs nothing while dpkg's directory of updates contains a file.
+    interrupted = "/var/lib/dpkg/updates/0001"
     with leader.sudo():
         leader.check_output(f"touch {interrupted}")
         assert play("setup.yml", "--tags", "base").returncode == 0

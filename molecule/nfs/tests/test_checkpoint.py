@@ -37,10 +37,10 @@ def packages(server, tmp_path_factory) -> str:
     return SITE
 
 
-def both(server, client, verb: str, port: int) -> list[str]:
-    """Run save_and_restore.py on both machines; return the last line of the output of each.
+def run_on_both(server, client, verb: str, port: int) -> list[str]:
+    """Run save_and_restore.py on server and client; return the last line of each output.
 
-    The process on the server is the JAX coordinator.
+    The process on the NFS server is the JAX coordinator.
     """
     address = server.check_output("ip -4 -br address show dev eth0").split()[2].split("/")[0]
 
@@ -58,6 +58,6 @@ def both(server, client, verb: str, port: int) -> list[str]:
 
 
 def test_two_processes_restore_a_checkpoint_that_two_others_saved(server, client, packages):
-    assert both(server, client, "save", 7791) == ["save ok 0", "save ok 1"]
-    assert both(server, client, "restore", 7792) == ["restore ok 0", "restore ok 1"]
+    assert run_on_both(server, client, "save", 7791) == ["save ok 0", "save ok 1"]
+    assert run_on_both(server, client, "restore", 7792) == ["restore ok 0", "restore ok 1"]
     assert server.check_output("stat -c %u /mnt/shared/checkpoint") == "64042"
