@@ -19,7 +19,10 @@ type Key[Item] = Callable[[Item], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Page:
-    """The requested page of a list: up to ``size`` items whose keys follow ``after``."""
+    """The requested page of a list: up to ``size`` items whose keys follow ``after``.
+
+    ``after`` is the key of the previous page's last item; None for the first page.
+    """
 
     collection: str
     size: int

@@ -70,8 +70,8 @@ class QueuedResources(Methods):
     def _delete(self, call: Call) -> Mapping[str, Any]:
         """Start deleting a queued resource; return the running operation.
 
-        Its nodes are deleted too. If it has nodes and its state is not one of INACTIVE, the request
-        must have the query parameter ``force``, otherwise HTTP 400 is raised.
+        The nodes of the queued resource are deleted too. Raises HTTP 400 if nodes exist, the state
+        is not in INACTIVE and the request lacks the query parameter ``force``.
         """
         force, zone = _flag(call, "force"), self._project.zone_of(call.names)
         name = name_of("queuedResources", zone, call.names["request"])

@@ -56,7 +56,7 @@ class Quota:
 
 
 def _chips(limit: Fault, zone: str, body: Mapping[str, Any]) -> int:
-    """Return the number of a node's chips that count against a limit."""
+    """Return the number of a node's chips if the limit applies to the node, else 0."""
     accelerator = accelerator_of(body)
     is_counted = (
         limit.zone in ("", zone)

@@ -21,10 +21,10 @@ Report = Callable[[str], None]
 class Kind:
     """One kind of machine.
 
-    ``tools`` are the programs it needs on the host, ``install`` is the command that installs them.
-    ``ensure_image`` returns the image's directory and builds the image if needed. ``machines``
-    creates the implementation of Machines. ``mnt_shared`` lists the supported values of the setting
-    ``mnt_shared``, the default first.
+    ``tools`` are the host's programs that the machines need, ``install`` is the command that
+    installs these programs. ``ensure_image`` returns the image's directory and builds the image if
+    needed. ``machines`` creates the implementation of Machines. ``mnt_shared`` lists the supported
+    values of the setting ``mnt_shared``, the default first.
     """
 
     tools: tuple[str, ...]

@@ -167,7 +167,7 @@ class QemuMachines(HostMachines):
             *("-qmp", f"unix:{qmp.SOCKET},server=on,wait=off"),
             *("-device", "virtio-rng-pci"),
             # cache=unsafe: data that a guest flushes may stay in the host's page cache. A crash of
-            # the host loses it, and a machine for tests need not survive that.
+            # the host loses such data, but machines for tests need not survive a crash of the host.
             *("-drive", f"if=none,id=root,format=qcow2,cache=unsafe,file={disk}"),
             *("-device", "virtio-blk-pci,drive=root,serial=root"),
             *("-drive", f"if=none,id=seed,format=raw,readonly=on,file={seed}"),

@@ -24,7 +24,7 @@ _DEVICE = Path("/dev/kvm")
 # Test of KVM: if KVM works, a kernel without a root file system prints this text and panics. With
 # panic=-1, the kernel then reboots at once, which ends qemu.
 _PROOF = "Unable to mount root fs"
-# The oldest version whose emulation has not corrupted CPU flags in tests.
+# The oldest qemu version whose emulation has not corrupted CPU flags in tests.
 OLDEST_SOUND_VERSION = (10, 0)
 _PACKAGE = "qemu-system-x86"
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")

@@ -66,7 +66,7 @@ def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
 
 
 def apply(users: Mapping[str, list[str]], home: Path = Path("/home")) -> list[str]:
-    """Create accounts, write keys, remove obsolete keys; return the users that changed.
+    """Create accounts, write keys, remove obsolete keys; return users whose keys changed.
 
     ``users`` maps each user to the desired keys; ``home`` is the parent of the home directories.
     """
@@ -122,7 +122,7 @@ def _write(directory: Path, user: str, keys: list[str]) -> bool:
 def next_metadata(last_etag: str, server: str = SERVER) -> tuple[dict, str]:
     """Wait until the metadata differ from ``last_etag``; return them with their ETag.
 
-    Raises OSError or HTTPException for a missing or unexpected answer.
+    Raises OSError or HTTPException if the metadata server gives no answer or an unexpected one.
     """
     query = {"recursive": "true", "wait_for_change": "true", "timeout_sec": WAIT_S}
     target = f"/computeMetadata/v1/?{urlencode({**query, 'last_etag': last_etag})}"
