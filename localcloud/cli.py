@@ -241,7 +241,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def port(text: str) -> int:
-    """Parse a port; argparse shows the function's name in its error."""
+    """Parse a port number; argparse's errors for other text contain the name of this function."""
     if not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"a port is a number from 1 to 65535 ({text})")
     return int(text)
@@ -251,7 +251,7 @@ def subnet(text: str) -> IPv4Network:
     """Parse a network with at least one address for a machine, and at most 65,536."""
     network = IPv4Network(text)
     if not 16 <= network.prefixlen <= 27:
-        raise argparse.ArgumentTypeError(f"a subnet is from /16 to /27 ({text})")
+        raise argparse.ArgumentTypeError(f"a subnet needs a prefix from /16 to /27 ({text})")
     return network
 
 

@@ -39,7 +39,7 @@ EXAMPLES = {
 }
 
 
-# For each action on a worker: its effect, the API method to call, and the fault to pass to it.
+# For each action on a worker: its effect, the API method to call, and the fault to send.
 _WORKER_ACTIONS = {
     "hang": ("freeze its machine, so that it does not respond", "inject", "hang"),
     "resume": ("end a hang: its processes continue", "clear", "hang"),
