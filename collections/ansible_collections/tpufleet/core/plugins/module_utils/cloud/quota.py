@@ -31,8 +31,8 @@ class Quota:
     @classmethod
     def of(cls, resource: NodeSpec | Node | QueuedResource) -> Quota:
         """Return the quota that a TPU or a queued resource holds or needs."""
-        # A NodeSpec may have a topology in place of an accelerator type; NodeSpec.kind derives the
-        # type from it.
+        # A NodeSpec with a topology has no accelerator type: its ``kind`` derives one from the
+        # topology.
         kind = getattr(resource, "kind", resource.accelerator_type)
         return cls(generation_of(kind), resource.is_preemptible, resource.zone)
 
@@ -51,7 +51,7 @@ def without_nodes(
 ) -> list[QueuedResource]:
     """Return the queued resources that have no TPU in ``nodes``.
 
-    Such a queued resource waits for its TPUs, or is dead and only holds quota.
+    Such a queued resource waits for its TPUs, or has failed or lost them and only holds quota.
     """
     existing = {(node.zone, node.name) for node in nodes}
     return [
@@ -62,7 +62,7 @@ def without_nodes(
 
 
 def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResource]) -> str:
-    """Describe in one line the resources that hold a quota, dead queued resources first."""
+    """Describe in one line the resources that hold a quota, failed queued resources first."""
     nodes = [node for node in nodes if not node.is_lost]
     waiting = [request for request in without_nodes(requests, nodes) if Quota.of(request) == quota]
     descriptions = [
@@ -89,9 +89,9 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
 
 
 class QuotaExplainer:
-    """Explainer of quota errors: adds the resources that hold the quota. Thread-safe.
+    """Explainer of quota errors: adds to an error which resources hold the quota. Thread-safe.
 
-    Only the first error about a quota lists these resources; later errors refer to it.
+    Only the first error about a quota lists the resources; later errors refer to the first one.
     ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.
     """
 

@@ -61,9 +61,9 @@ class ApiSettings:
 
     @property
     def compute_address(self) -> str:
-        """Base URL of Compute Engine: ``compute_endpoint`` if it is set.
+        """Base URL of the Compute Engine API.
 
-        Otherwise, if ``endpoint`` is set, the Compute API at that address, else Google's.
+        This is ``compute_endpoint``, else the Compute API at ``endpoint``, else Google's.
         """
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom

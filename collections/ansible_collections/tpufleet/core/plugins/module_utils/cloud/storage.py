@@ -131,7 +131,7 @@ class Bucket:
                 reply = self._http.send("GET", self._path(name), action, params={"alt": "media"})
             except errors.NotFound:
                 if self._is_listed(name, action):
-                    continue  # the object was created between the two requests: read it again
+                    continue  # the object was created after the failed read: read it again
                 return {}, ABSENT
             generation = _generation(reply.headers.get(_GENERATION_HEADER), action)
             try:
@@ -145,8 +145,8 @@ class Bucket:
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
 
-        No other writer may ever write the same ``value``: if the response to a try is lost, the
-        stored value shows whether the try succeeded. Raises Conflict if the object is at
+        No other writer may ever write an equal ``value``: if the response to a try is lost, an
+        equal stored value shows that the try succeeded. Raises Conflict if the object is at
         another generation.
         """
         action = f"write {self.url}/{name}"
@@ -266,9 +266,8 @@ class Bucket:
     def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
-        Call this after a read returned 404, which means that the object or the bucket is missing.
-        A list request returns 404 only if the bucket is missing. The user is known to have the
-        permission to list: without it, the read of a missing object returns 403 instead of 404.
+        After a read returned 404, this shows whether the object or its bucket is missing. The user
+        has the permission to list objects: without it, the read would have returned 403, not 404.
         """
         full_name = self.bucket_url.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}

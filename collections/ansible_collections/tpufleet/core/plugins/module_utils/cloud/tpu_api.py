@@ -121,7 +121,10 @@ class TpuApi(GoogleApi):
     def patch_node(
         self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str]
     ) -> Mapping[str, Any]:
-        """Change the fields in the mask; return the operation. Idempotent."""
+        """Set the fields of a node that ``mask`` names, from ``body``; return the operation.
+
+        Idempotent.
+        """
         action = f"change TPU {name} ({zone})"
         params = {"updateMask": ",".join(mask)}
         return self._http.ask(
@@ -234,7 +237,7 @@ class TpuApi(GoogleApi):
         return self._delete(self._queued_path(zone, name), action, {"force": str(force).lower()})
 
     def creation_error(self, zone: str, name: str) -> errors.CloudError | None:
-        """Return the error of the last operation that created a node; None if it has none."""
+        """Return the error with which a node's last creation failed; None if it has not failed."""
         action = f"create TPU {name} ({zone})"
         creations: list[tuple[str, object]] = []
         for page in self._http.pages(f"{self._zone_path(zone)}/operations", action):
