@@ -18,11 +18,11 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, each with the interval that errors suggest. Their timers fire immediately
-#: after they are installed.
+#: Verbs without a target, each with an interval for examples in error messages. Their timers fire
+#: immediately after they are installed.
 PERIODIC = {"watch": "1m", "report": "5m"}
-#: Verbs that need a fixed time: a timer with a fixed time does nothing if it fires late, while a
-#: timer with an interval starts its playbook whenever it fires.
+#: Verbs that must not run late, so they need a fixed time: a timer with a fixed time does nothing
+#: if it fires late, while a timer with an interval starts its playbook even then.
 DESTRUCTIVE = ("kill", "delete")
 #: If a timer for a fixed time fires later than this many minutes, it does nothing.
 GRACE_MINUTES = 5
@@ -174,10 +174,10 @@ def playbook_arguments(
 
 
 def check_owner(timer: Timer, owner: Owner | None) -> None:
-    """Raise ScheduleError if the installed timer of the same name belongs to another owner.
+    """Raise ScheduleError if an installed timer with this timer's name has another owner.
 
-    ``owner`` is the owner of the installed timer, None if there is no such timer or its owner is
-    not known.
+    ``owner`` is the owner of the installed timer, None if no timer with this name is installed or
+    its owner is not known.
     """
     if owner in (None, timer.owner):
         return
@@ -190,9 +190,10 @@ def check_owner(timer: Timer, owner: Owner | None) -> None:
 
 
 def check_former_name(timer: Timer, names: Sequence[str]) -> None:
-    """Raise ScheduleError if a timer of an older version would delete a TPU of the same name, too.
+    """Raise ScheduleError if an older version has installed a timer that deletes the same TPU.
 
-    Older versions left the zone out of the name of a timer. ``names`` are the installed timers.
+    The new timer does not replace the older one, because older versions left the zone out of a
+    timer's name. ``names`` are the installed timers.
     """
     former = timer.name.removesuffix(f"_{timer.zone}")
     if timer.zone and former in names:
@@ -204,7 +205,7 @@ def check_former_name(timer: Timer, names: Sequence[str]) -> None:
 
 
 def service_owner(text: str) -> Owner | None:
-    """Return the owner of a timer from its service unit; None if ``service`` did not write it."""
+    """Parse the owner of a timer from its service unit; None if the text has another format."""
     project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     command = re.search(r"^ExecStart=:(.+)$", text, re.MULTILINE)
     if not project or not command:
@@ -217,7 +218,7 @@ def service_owner(text: str) -> Owner | None:
 
 
 def cron_owner(line: str) -> Owner | None:
-    """Return the owner of a timer from its crontab line; None if ``cron_line`` did not write it."""
+    """Parse the owner of a timer from its crontab line; None if the line has another format."""
     try:
         words = shlex.split(line.replace(r"\%", "%"))
         return Owner.of(words[words.index("cd") + 1], _inventories(words))

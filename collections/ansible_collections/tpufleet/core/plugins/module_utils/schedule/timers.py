@@ -24,7 +24,7 @@ from .run_schedule import (
 
 
 def run(words: list[str], given: str | None = None) -> str:
-    """Run a program with ``given`` as its input; return its output.
+    """Run a program with the text ``given`` on standard input; return its output.
 
     Raises ScheduleError with the first line of the program's error output.
     """
@@ -67,7 +67,7 @@ class Systemd:
     def owner(self, name: str) -> Owner | None:
         """Return the checkout and the inventories of a timer; None if they are not known.
 
-        The service unit counts only with its timer unit: it may be left of a failed installation.
+        A service unit without a timer unit is ignored: a failed installation may have left it.
         """
         return service_owner(self._text(f"{name}.service")) if name in self.names() else None
 
@@ -100,9 +100,9 @@ class Systemd:
                 run([*self.tool, "daemon-reload"])
                 run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
             except BaseException:
-                # Delete one of the two files, so that the next call sees a difference and installs
-                # the timer. If the timer existed before, keep its .timer file: the timer stays
-                # listed, and doctor reports that the watch does not run.
+                # Delete one of the timer's two unit files, so that the next call sees a difference
+                # and installs the timer. If the timer existed before, keep its .timer file: then
+                # the timer is still listed, and doctor reports that the watch does not run.
                 end = ".service" if is_change else ".timer"
                 (self.folder / (timer.name + end)).unlink(missing_ok=True)
                 raise
@@ -196,7 +196,10 @@ class Cron:
 
 
 def keeper() -> Systemd | Cron:
-    """Return Systemd on a controller with systemd, else Cron. Raises ScheduleError without both."""
+    """Return Systemd if the controller has systemd, else Cron.
+
+    Raises ScheduleError if the controller has neither systemd nor cron.
+    """
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return Systemd()
     if shutil.which("crontab"):
