@@ -102,7 +102,7 @@ def ask(
     ``data`` is the content of the request. Requests to ``http://`` URLs, which are those of the
     metadata server and of emulators, use no proxy.
     """
-    import http.client  # slow to import, and needed only for buckets
+    import http.client  # imported here because it is slow and only buckets need it
     import urllib.request
 
     request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310
@@ -127,7 +127,7 @@ def _opener(is_proxied: bool) -> OpenerDirector:
 
 def request_failure(error: OSError) -> str:
     """Return the cause of a failed request, on one line."""
-    if hasattr(error, "code"):  # the error is an urllib.error.HTTPError
+    if hasattr(error, "code"):  # only an urllib.error.HTTPError has a code
         try:
             message = json.loads(error.read())["error"]["message"]
         except (OSError, ValueError, KeyError, TypeError):

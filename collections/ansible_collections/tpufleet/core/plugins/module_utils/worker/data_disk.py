@@ -37,7 +37,7 @@ def must_format(disk: DiskState) -> bool:
     """Return whether to format the disk. Only an empty disk is ever formatted.
 
     Raises UnusableDiskError for a disk with content other than a single ext4 file system, and for
-    a read-only disk that is empty or incomplete.
+    a read-only disk that is empty or only partly filled.
     """
     if disk.tags.get("TYPE") == FILESYSTEM and not disk.partitions:
         if disk.read_only and disk.tags.get("LABEL") == FILLING:

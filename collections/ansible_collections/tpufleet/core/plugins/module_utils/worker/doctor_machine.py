@@ -159,7 +159,7 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     processes = strays(machine.device_glob, machine.proc)
     for process in processes:
-        name = program(machine.proc / str(process.pid))  # not its arguments: they may be secret
+        name = program(machine.proc / str(process.pid))  # without arguments: they may be secret
         yield problem(
             "devices",
             f"{name} (pid {process.pid}) holds {process.device}, but belongs to no run",
@@ -284,7 +284,7 @@ def libtpu_finding(machine: Machine, now: float) -> Finding:
     """Search libtpu's logs of the last day for errors. ``now`` is in seconds since 1970."""
     errors, logs = [], []
     for path in {path.resolve() for path in machine.tpu_logs.glob("tpu_driver*")}:
-        with contextlib.suppress(OSError):  # libtpu may remove an old log meanwhile
+        with contextlib.suppress(OSError):  # libtpu may have just removed the log
             logs.append((path.stat().st_mtime, path))
     recent = [path for time, path in sorted(logs) if now - time < LOG_HOURS * 3600]
     for path in recent:

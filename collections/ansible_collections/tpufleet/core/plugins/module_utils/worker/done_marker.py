@@ -30,7 +30,8 @@ class DoneMarker(NamedTuple):
     def is_of(self, attempt: int, launched_at: float) -> bool:
         """Return whether an attempt that was launched at ``launched_at`` wrote this marker.
 
-        If not, it belongs to an older run of this name, whose record was deleted or is elsewhere.
+        Otherwise the marker is of an older run of this name, whose record was deleted or is on
+        another controller.
         """
         return self.attempt == attempt and self.time > launched_at - CLOCK_SKEW_S
 

@@ -49,7 +49,7 @@ def install_from_index(
     """Install an environment from a package index. uv checks the lock file's hashes.
 
     The environment's files are hard links to files in uv's cache. A cache that was written before
-    the last boot is removed first: a power cut may have damaged its files, and uv does not check.
+    the last boot is removed first: a power cut may have damaged its files, which uv does not check.
 
     Args:
         env: the directory to create.
@@ -148,7 +148,8 @@ def compile_bytecode(env: Path) -> None:
     """Compile the modules of an environment, except the tests of its packages.
 
     Otherwise each start of a trainer would compile the modules again, because the trainer's user
-    cannot write bytecode there. Files that are not valid Python, such as templates, are skipped.
+    cannot write to the environment. Files that are not valid Python, such as templates, are
+    skipped.
     """
     library = env / "lib"
     # Without -S, Python would run the code in *.pth files of packages as root.
@@ -185,8 +186,8 @@ def failed_steps(output: str) -> str:
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
     """Return uv's output with asterisks in place of addresses that may have a password.
 
-    ``env`` has all environment variables of uv, from which the addresses are taken. uv shows the
-    value of such a variable if it is a URL that uv cannot parse.
+    uv's output quotes an environment variable that should be a URL but cannot be parsed.
+    ``env`` has all environment variables of uv, in whose values such addresses are searched.
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]

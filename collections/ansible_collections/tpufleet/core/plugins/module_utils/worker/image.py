@@ -188,7 +188,7 @@ def nearest_directory(path: str) -> str:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return ``paths`` without those below another one, whose mount already includes them."""
+    """Return the outermost of ``paths``: a directory's mount includes all paths below it."""
     all_paths = set(paths)
     return sorted(path for path in all_paths if not _is_below(path, all_paths))
 
@@ -201,7 +201,8 @@ def mount_point(root: Path, path: str) -> Path:
     """Return the path in an image at which a worker's path is mounted; create it if missing.
 
     Raises RunError if a part of the path is a link in the image, because the mount would follow the
-    link. Also raises RunError if one of the two paths is a file and the other is a directory.
+    link. Also raises RunError if the path is a file on the worker and a directory in the image, or
+    the reverse.
     """
     parts, target = PurePath(path).parts[1:], root
     for number, name in enumerate(parts, 1):

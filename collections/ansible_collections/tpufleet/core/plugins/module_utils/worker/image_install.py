@@ -118,9 +118,10 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
     try:
         inspected = json.loads(_output([engine, "image", "inspect", reference], reference))
         image = Image.of_engine(root, inspected)
-        # An interrupted installation may have left the container.
+        # An interrupted installation may have left a container of this name.
         _exit_code([engine, "rm", "--force", _CONTAINER])
-        # The container is never started. Engines require a command for images that define none.
+        # The container is never started, so /none need not exist. Engines require a command here if
+        # the image defines none.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *arguments], reference)
         _export(engine, root, reference)
@@ -227,8 +228,8 @@ def _login(host: str, reference: str) -> str:
 def unused(current: Path, paths: WorkerPaths) -> list[Path]:
     """Return the directories of the images to remove.
 
-    ``current``, the images of active runs, and the KEPT_IMAGES most recently used other images
-    stay. Raises RunError if it is unknown which runs are active.
+    Keeps the image ``current``, the images of active runs, and the KEPT_IMAGES most recently used
+    of all others. Raises RunError if it is unknown which runs are active.
     """
     used = {current.name}
     for run in active_runs():

@@ -220,7 +220,7 @@ class LaunchSpec:
         Raises InvalidLaunchError for the first invalid field.
         """
         if not isinstance(value, Mapping):
-            raise InvalidLaunchError("it", "is not a JSON object")
+            raise InvalidLaunchError("the launch", "is not a JSON object")
         values = {}
         for spec_field in fields(cls):
             item = value.get(spec_field.name)

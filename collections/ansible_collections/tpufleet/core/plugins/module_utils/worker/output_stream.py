@@ -191,8 +191,8 @@ def parse_start(text: bytes) -> Start | None:
 def read_end(folder: Path, attempt: int) -> bytes | None:
     """Return the JSON text that says how an attempt ended; None if there is none.
 
-    roles/run/files/attempt_end writes it to ``ATTEMPT.exit.json`` and, until the next attempt
-    starts, to exit.json.
+    roles/run/files/attempt_end writes this text to ``exit.json``, which the next launch removes,
+    and copies it to ``ATTEMPT.exit.json``.
     """
     for path in (_path(folder, f"{attempt}.exit.json"), folder / EXIT):
         text = read_text(path, MAX_JSON_BYTES) or ""
@@ -286,7 +286,7 @@ def uploads_of(
 def next_segment(
     path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return the next segment to store: the stream after it is stored, and its content.
+    """Return the next segment to store: what ``stream`` is once it is stored, and its content.
 
     Returns None if nothing was appended. The newest segment is replaced until it is full. If it is
     full, the result is a stream with the number of the next segment, and empty content. The caller
@@ -328,7 +328,7 @@ def _rest_of_rotated(path: Path, stream: Stream, end: Stream | None) -> tuple[St
 
 def _new_segment(file: IO[bytes], stream: Stream, position: int) -> tuple[Stream, bytes] | None:
     segment = stream.segment + SEGMENT_BYTES
-    if segment >= _MAX_SEGMENT:  # its name would have more than 12 digits
+    if segment >= _MAX_SEGMENT:  # the segment's name would have more than 12 digits
         return None
     return Stream(position, _marks(file, position), segment), b""
 

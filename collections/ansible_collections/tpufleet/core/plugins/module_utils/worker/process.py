@@ -203,9 +203,10 @@ def secret_lines(secrets: Mapping[str, object]) -> set[str]:
 
 
 def unmaskable_secrets(secrets: Mapping[str, object]) -> str:
-    """Return an error that names the secrets that would mask other text; empty if there are none.
+    """Return an error that names the secrets that can't be masked; empty if there are none.
 
-    Short secrets and secrets with a line that is a number would mask other text.
+    Masking replaces every line of a secret in all output. If a secret is short or has a line that
+    is a number, parts of other text would be replaced, too.
     """
     short, numbers = [], []
     for name, value in sorted(secrets.items()):
@@ -246,8 +247,8 @@ def unmasked_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
     ``variables`` are variables that are not masked in logs. A variable does not count if its value
-    is empty or is refused as a secret (``unmaskable_secrets``), if its name is that of a path (such
-    as KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
+    is empty or can't be masked (``unmaskable_secrets``), if its name is that of a path (such as
+    KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
@@ -291,7 +292,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
     if len(text) > MAX_LAUNCH_BYTES:
         raise RunError(
             f"run {process.spec.run}: the launch is too long ({len(text)} bytes, at most "
-            f"{MAX_LAUNCH_BYTES}). Put a part of its command or config into a file of the code: "
+            f"{MAX_LAUNCH_BYTES}). Move part of the command or config to a file of your code, then "
+            "launch the run again: "
             f"ansible-playbook train.yml -e run={process.spec.run} -e config=FILE"
         )
     return text

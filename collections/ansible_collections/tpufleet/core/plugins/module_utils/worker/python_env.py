@@ -72,7 +72,8 @@ def python_minor(python: Path) -> int:
 def interpreter(python: Path) -> dict:
     """Return the path, version, platform and libc of an interpreter. Raises EnvError.
 
-    An environment that is copied with its bytecode works only if all of these are equal.
+    An environment that is copied with its bytecode works only if all of these are the same on
+    both workers.
     """
     return _run_python(python, INTERPRETER)
 
@@ -155,7 +156,7 @@ def mark_checked(directory: Path) -> None:
 
 
 def env_names_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of the environments whose paths appear in the texts."""
+    """Return the names of the environments whose paths appear in any of ``texts``."""
     return {name for text in texts for name in _ENV_PATH.findall(text)}
 
 
@@ -179,10 +180,10 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
 
 
 def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
-    """List the environments to remove.
+    """List the environments to remove from the directory ``envs``.
 
-    ``envs`` is the directory of the environments. ``current``, the ``keep`` newest besides
-    ``current``, and those in ``used`` stay.
+    Keeps the environments named ``current`` or in ``used``, and the ``keep`` newest besides
+    ``current``.
     """
     installed = [
         path
@@ -254,7 +255,8 @@ def network_environment(base: Mapping[str, str], ca_bundle: Path = CA_BUNDLE) ->
 def run(command: Sequence[str], env: Mapping[str, str], step: str) -> str:
     """Run a command and return its output.
 
-    Raises EnvError with ``step``, the step's name for the user, and the error output.
+    ``step`` names the command for the user. Raises EnvError with this name and the command's error
+    output.
     """
     try:
         result = subprocess.run(

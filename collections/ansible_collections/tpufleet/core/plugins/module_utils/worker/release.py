@@ -293,7 +293,7 @@ def make_folders(target: Path, entries: Iterable[Entry]) -> None:
 
 
 def files_of(release: Path | None) -> list[Entry]:
-    """Return the files in a release's manifest, without links; empty if it is damaged."""
+    """Return the files in a release's manifest, without links; empty if the manifest is damaged."""
     try:
         entries = read_manifest(release) if release else []
     except (OSError, ReleaseError):
@@ -313,7 +313,7 @@ def try_hard_link(source: str, destination: str, mode: int) -> bool:
         if status.st_mode != stat.S_IFREG | mode or status.st_uid != os.geteuid():
             return False
         os.link(source, destination, follow_symlinks=False)
-    except OSError:  # missing, on another file system, or with too many links
+    except OSError:  # the source is missing, or the file system refuses the link
         return False
     return True
 

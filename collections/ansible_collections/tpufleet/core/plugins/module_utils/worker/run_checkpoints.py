@@ -116,15 +116,15 @@ def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
 def unwritable_outputs_reason(outputs: str, checkpoints: str, env: Mapping[str, str]) -> str | None:
     """Try to write to the location ``outputs`` of a run's stored output.
 
-    Returns why the bucket refuses it, else None. Writes nothing if the checkpoints are in the same
-    bucket, because ``unwritable_reason`` checks that bucket. Returns None for a bucket that does
-    not respond, because the service that stores output will try again.
+    Returns why the bucket refuses the write, else None. Writes nothing if the checkpoints are in
+    the same bucket, because ``unwritable_reason`` checks that bucket. Returns None for a bucket
+    that does not respond, because the service that stores output will try again.
     """
     if not outputs or (bucket_of(outputs) == bucket_of(checkpoints) and not has_own_key(env)):
         return None
     try:
-        # Pass only this variable, not the trainer's key file: the service that stores output uses
-        # the worker's service account.
+        # Do not pass the trainer's key file: the service that stores output uses the worker's
+        # service account instead.
         try_write(outputs, {"STORAGE_EMULATOR_HOST": env.get("STORAGE_EMULATOR_HOST", "")})
     except OSError as error:
         if getattr(error, "code", None) in _REFUSALS:

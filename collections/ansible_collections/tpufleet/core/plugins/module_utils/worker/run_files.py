@@ -52,11 +52,12 @@ class Exit(NamedTuple):
 
 
 class Rendezvous(NamedTuple):
-    """The rendezvous of an attempt, and the other worker whose end stopped the trainer.
+    """The progress of a rendezvous and, later, which other worker made this trainer stop.
 
-    ``waiting_for`` has the missing workers. It is empty while these are unknown, and None once the
-    rendezvous is over. ``error`` says why the rendezvous failed. ``peer`` is the worker whose
-    process ended with ``peer_exit_code``, which is None if that worker was lost.
+    ``waiting_for`` has the names of missing workers. It is empty before these are known, and None
+    after the rendezvous. ``error`` says why the rendezvous failed. ``peer`` is the other worker
+    that made this trainer stop: its process ended with ``peer_exit_code``, or the worker was lost
+    and the code is None.
     """
 
     attempt: int | None

@@ -79,13 +79,13 @@ def _starts(log: Path) -> list[float]:
     for stamp in _ATTEMPT.findall(text):
         try:
             starts.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
-        except (ValueError, OverflowError):  # a line of the trainer that only looks like a start
+        except (ValueError, OverflowError):  # not an attempt's start, but a line like it
             continue
     return sorted(starts)
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and the last valid line of metrics between two offsets; None if none is."""
+    """Return the first and last valid line of metrics between two offsets; None without any."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 

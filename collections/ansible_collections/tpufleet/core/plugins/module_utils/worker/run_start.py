@@ -37,7 +37,7 @@ END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
 
 
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
-    """Return the process of a launch that belongs on this worker.
+    """Return the process that a launch starts on this worker.
 
     ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
     RunError, EnvError.
@@ -45,7 +45,7 @@ def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
     spec = LaunchSpec.from_json(params["launch"])
     run = params.get("run", spec.run)
     if spec.run != run:
-        raise RunError(f"run {run}: this is a launch of another run ({spec.run})")
+        raise RunError(f"run {run}: received a launch of another run ({spec.run})")
     if not 0 <= params["process_id"] < spec.workers:
         raise RunError(
             f"run {spec.run}: process {params['process_id']} does not exist. The launch has "
@@ -284,9 +284,10 @@ def usable_cache(cache: str, account: pwd.struct_passwd) -> str:
 
 
 def device_access(gids: list[int]) -> str:
-    """Return a systemd drop-in that allows a unit to open the devices.
+    """Return a systemd drop-in that allows a unit to open accelerator devices.
 
-    ``gids`` has the ids of the groups that own the devices. The unit's user is added to them.
+    ``gids`` has the ids of the groups that own the devices. The drop-in adds the unit's user to
+    these groups.
     """
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
 
@@ -294,8 +295,8 @@ def device_access(gids: list[int]) -> str:
 def required_mounts(checkpoints: str) -> str:
     """Return a systemd drop-in that keeps the checkpoint location mounted until the unit stops.
 
-    The location may differ from the one for which setup configured the unit. Returns an empty
-    string for a bucket.
+    The unit file itself requires only the mount of the shared directory. Returns an empty string
+    for a bucket.
     """
     is_local = checkpoints.startswith("/")
     return f'[Unit]\nRequiresMountsFor="{checkpoints}"\n' if is_local else ""

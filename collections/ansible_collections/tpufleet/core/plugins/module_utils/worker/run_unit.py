@@ -27,7 +27,7 @@ from .safe_files import open_file, read_json
 from .setup_stamp import is_set_up
 from .units import ACTIVE_UNIT, unit_states
 
-# systemd's ExecMainCode (si_code in waitid(2)), and the value of $EXIT_CODE for the same end.
+# Values of systemd's ExecMainCode (si_code in waitid(2)), each with the matching $EXIT_CODE.
 END_CODES = {"1": "exited", "2": "killed", "3": "dumped"}
 ERROR_LINES = 200
 RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPOINTS_NOT_SHARED})
@@ -37,8 +37,8 @@ RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPO
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
-    Used if exit.json is missing, which happens if all processes of the unit were killed before one
-    could write the file. A reboot erases what systemd knows (systemd.exec(5),
+    This is for a missing exit.json: all processes of the unit may have been killed before one could
+    write the file. A reboot erases what systemd knows (systemd.exec(5),
     org.freedesktop.systemd1(5)).
     """
     code = END_CODES.get(unit.get("ExecMainCode", ""))
@@ -69,7 +69,7 @@ def observe(
     rendezvous = read_rendezvous(read_json(folder / "rendezvous.json"))
     ended = read_exit(read_json(folder / "exit.json"))
     if ended and launched.get("attempt") not in (None, ended.attempt):
-        # The file is from an earlier attempt: a launch writes launch.json before it removes
+        # This exit.json is from an earlier attempt: a launch first writes launch.json, then removes
         # exit.json.
         ended = None
     ended = ended or end_by_systemd(unit, launched.get("attempt"))

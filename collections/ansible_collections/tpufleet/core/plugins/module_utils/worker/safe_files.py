@@ -46,7 +46,7 @@ def open_file(path: Path) -> IO[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(path.name, flags, dir_fd=directory)
     status = os.fstat(fd)
-    # Refuse several hard links: they may lead to another user's file.
+    # Refuse a file with several hard links: it may belong to another user.
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file, or it has several hard links", str(path))

@@ -1,4 +1,4 @@
-"""The setup stamp, which shows that setup has finished, and the version of the programs."""
+"""Whether setup has finished: the setup stamp and the version of the installed programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_stamp(root: Path = Path("/opt/tpufleet")) -> dict | None:
 
 
 def is_set_up(root: Path) -> bool:
-    """Return whether setup has finished on this worker, with programs of format WORKER_FORMAT."""
+    """Return whether setup has finished on this worker, with programs of version WORKER_FORMAT."""
     return read_stamp(root) is not None and _installed_format(root) == WORKER_FORMAT
 
 

@@ -49,7 +49,7 @@ class Stray:
 
 
 def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
-    """List the processes that hold a device but belong to no run, by pid.
+    """List the processes that hold a device but belong to no run, sorted by pid.
 
     ``pattern`` is the glob of the device files, ``proc`` the directory of procfs.
     """
@@ -148,9 +148,9 @@ def _text(file: Path) -> str:
 
 
 def _number(pattern: str, file: Path) -> str:
-    """Return the first group of ``pattern`` in a file.
+    """Return the text that the group in ``pattern`` matches in a file.
 
-    Raises OSError, ValueError if none matches.
+    Raises ValueError if there is no match, OSError if the file cannot be read.
     """
     match = re.search(pattern, _text(file), re.MULTILINE)
     if not match:

@@ -14,7 +14,7 @@ ACTIVE_UNIT = ("active", "activating", "reloading", "deactivating")
 
 
 def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, str]]:
-    """Return systemd's properties of the units of ``runs``, by run.
+    """Return systemd's properties of the unit of each run in ``runs``; keys are the runs' names.
 
     With ``others``, also returns the properties of all other active runs. Raises RunError.
     """

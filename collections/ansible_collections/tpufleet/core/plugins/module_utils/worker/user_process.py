@@ -24,7 +24,7 @@ def run_as_user(
     device_glob: str = "",
     directory: str = "/",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as the trainer's user with access to the devices; return its code and output.
+    """Run a command as the trainer's user with device access; return its exit code and output.
 
     The output is everything written before the command exits, at most the last MAX_OUTPUT_BYTES of
     each stream. ``variables`` is the whole environment of the command, and its PATH is searched for
@@ -33,7 +33,7 @@ def run_as_user(
     """
     account = pwd.getpwnam(USER)
     group_ids = os.getgrouplist(USER, account.pw_gid)
-    # Use files, because a process that has left the session could keep a pipe open.
+    # Write the output to files: a process that has left the session would keep a pipe open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             ["/usr/bin/env", *command],  # env(1) searches the PATH of ``variables`` for the program

@@ -66,9 +66,10 @@ def download(
 ) -> None:
     """Download the wheels of a lock file to ``folder``, which appears only when it is complete.
 
-    Wheels that a directory next to ``folder`` has, for another lock file, are linked instead of
-    downloaded. ``pip`` is the command that starts pip. The wheels are for pip's Python,
-    unless ``options`` for pip name another target. Raises EnvError with pip's error, OSError.
+    Wheels that were downloaded to a directory next to ``folder``, for another lock file, are linked
+    instead of downloaded again. ``pip`` is the command that starts pip. The wheels are for pip's
+    Python, unless ``options`` for pip name another target. Raises EnvError with pip's error,
+    OSError.
     """
     if folder.is_dir():
         return
@@ -172,13 +173,13 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
 
 
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
-    """Unpack the scripts of wheels to ``bin_folder``.
+    """Unpack the scripts of the wheels in ``folder`` to ``bin_folder``.
 
-    Scripts are defined in the binary distribution format, section "The .data directory". A tool
-    that is a single program, such as uv, needs no other file of its wheel.
+    The binary distribution format, section "The .data directory", defines scripts. A tool that is a
+    single program, such as uv, needs no other file of its wheel.
 
-    If a wheel has no hash in the lock file, removes ``folder`` and raises EnvError. Raises
-    OSError if a file cannot be written.
+    If the lock file does not have the hash of a wheel, removes ``folder`` and raises EnvError.
+    Raises OSError if a file cannot be written.
     """
     bin_folder.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(folder.glob("*.whl")):
