@@ -63,7 +63,7 @@ _MIB = 1 << 20
 def find(name: str, device: str | None) -> str:
     """Return the path of the disk's device file. Raises UnusableDiskError if it does not exist.
 
-    ``device`` is the path or a link to it; None: the link that udev creates for ``name``.
+    ``device`` is the device file or a link to it; None for udev's link to the disk ``name``.
     """
     path = Path(device or BY_ID + name)
     if path.exists():
@@ -108,7 +108,7 @@ def output_of(*command: str) -> str:
 def inspect(name: str, device: str) -> DiskState:
     """Return the observed state of the disk. Raises UnusableDiskError, OSError."""
     probe = run_tool("blkid", "--probe", "--output", "export", device)
-    if probe.returncode not in (0, 2):  # exit code 2: no signature; 8: several
+    if probe.returncode not in (0, 2):  # blkid exits with 2 for no signature, 8 for several
         cause = probe.stderr.strip() or "several signatures"
         raise UnusableDiskError(
             f"blkid cannot identify what {device} holds ({cause}). Use another disk"

@@ -191,7 +191,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {SELF_DOWNLOADED}"
         except OtherPythonError:
-            is_other_python = True  # the leader's downloads may still be usable
+            is_other_python = True  # the leader's downloads may be usable, unlike its environment
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning

@@ -202,7 +202,7 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         )
     is_preemptible = params["preemptible"]
     problems = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
-    if not check:  # check mode installs no release and no image
+    if not check:  # check mode installs neither, so a missing release or image is no problem
         problems += filter(None, (release_problem(process, paths), image_problem(process, paths)))
     if problems:
         raise RunError("; ".join(problems))
@@ -219,7 +219,7 @@ def begin(
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # systemctl start returns when the unit is active
+        unit = {"ActiveState": "active"}  # systemctl start has waited for this state
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
@@ -249,7 +249,7 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         raise RunError(f"run {run} is stopped, but {device_holders[0]}. {END_STRAYS}")
     after = observed if check else observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, paths)  # the run has no exit.json, so query how systemd saw it end
+        after = observe(run, paths)  # there is no exit.json: query systemd how the run ended
     return {
         "changed": True,
         "info": after,

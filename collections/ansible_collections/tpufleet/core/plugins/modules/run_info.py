@@ -110,7 +110,7 @@ POLL_SECONDS = 0.5
 
 
 def settled(observed: dict, until: str) -> bool:
-    """Return whether a run has reached what the option ``until`` waits for, or is not active.
+    """Return whether to stop polling: the run has reached ``until``, or is not active.
 
     ``observed`` is the observed state of the run on this worker.
     """

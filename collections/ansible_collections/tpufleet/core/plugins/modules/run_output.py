@@ -87,7 +87,10 @@ class Collection:
         self.more = False
 
     def add_run(self, folder: Path) -> dict[str, dict]:
-        """Add the new output of a run; return what is then stored of each attempt, by number."""
+        """Add a run's output that is not stored yet.
+
+        Returns, by attempt number, the ``state`` in which this output is stored, too.
+        """
         states, attempts = {}, read_attempts(folder)
         stored_states = self.stored.get(folder.name)
         for attempt, following in zip(attempts, [*attempts[1:], None]):  # noqa: B905 - Python 3.9
@@ -129,7 +132,7 @@ def main() -> None:
     collection = Collection(params["state"], params["max_bytes"])
     try:
         requested = [check_name(run) for run in params["runs"]]
-        # The directory does not exist before the worker is set up.
+        # Before the worker is set up, it has no directory of runs.
         paths = folder.iterdir() if folder.is_dir() else ()
         present = [path.name for path in paths if RUN_NAME.fullmatch(path.name)]
     except RunError as error:

@@ -139,7 +139,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     for path in [folder / name for name in WRITTEN]:
         try:
             stream = open_file(path)
-        except OSError:  # missing, or not a regular file
+        except OSError:  # the file is missing or not a regular file
             continue
         if error := add_file(archive, stream, f"{run}/{path.name}"):
             result["unreadable"].append(f"{path.name}: {error}")
@@ -192,7 +192,7 @@ class PaddedFile:
         self.error = ""
 
     def read(self, size: int) -> bytes:
-        """Return exactly ``size`` bytes, the last of which may be zeros (see the class)."""
+        """Return the next ``size`` bytes of the file, with zeros in place of missing ones."""
         try:
             content = self._stream.read(size)
         except OSError as error:
@@ -251,7 +251,7 @@ def pack_checkpoints(
 
 
 def sizes_below(directory: Path) -> dict[str, int]:
-    """Return the size of every regular file below a directory by relative path.
+    """Return the sizes of all regular files below a directory; keys are relative paths.
 
     Files that the trainer deletes meanwhile are left out.
     """
@@ -293,13 +293,14 @@ def main() -> None:
     try:
         with (
             os.fdopen(handle, "wb") as stream,
-            # Without a time and a name, the archive changes only if the files in it do.
+            # Without a time and a name in its header, the archive changes only if its files do.
             gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
             result = pack(params, WorkerPaths(), archive)
             files = archive.getnames()
-            if login := os.environ.get("SUDO_UID"):  # the login user copies and removes the archive
+            if login := os.environ.get("SUDO_UID"):
+                # Give the archive to the login user, who copies and then removes it.
                 os.fchown(stream.fileno(), int(login), -1)
     except BaseException as error:
         Path(name).unlink()
