@@ -30,7 +30,9 @@ _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
 def cloud_findings(
     settings: ApiSettings, zones: Sequence[str], fleet_zones: Iterable[str]
 ) -> list[Finding]:
-    """Check credentials, clock, API, project and zones, also after one of them has failed.
+    """Check credentials, clock, API, project and zones.
+
+    Checks that are impossible, for instance without credentials, are reported as unknown.
 
     Args:
         settings: the API's address, the project and the credentials.

@@ -138,7 +138,8 @@ def _creation_quota_findings(
         try:
             error = source.creation_error(zone, tpu.name)
         except errors.CloudError:
-            continue  # api_finding reports the errors of the API
+            # Ignore errors of the API here: api_finding reports them.
+            continue
         if isinstance(error, errors.QuotaError):
             yield problem("quota", str(error), f"request more quota: {_limits_page(settings)}")
 

@@ -41,7 +41,8 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
         api_url = f"{settings.storage_address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
         reply = get(session, api_url)
     except errors.CloudError:
-        return []  # bucket_findings reports this error
+        # Ignore a bucket that can't be read: bucket_findings reports it.
+        return []
     return [retention_finding(bucket_url, reply.body, days)] if reply.status == 200 else []
 
 

@@ -119,7 +119,8 @@ def _failure_finding(
         fix = f"wait a minute if it is booting, or tell the owner of TPU {tpu}"
         return problem(host, message, fix)
     zone = variables.get("tpu_zone")
-    if host.startswith(f"{tpu}-{zone}-w"):  # another zone has a TPU of this name
+    # If several zones have a TPU of this name, the host names and -e tpu= include the zone.
+    if host.startswith(f"{tpu}-{zone}-w"):
         tpu = f"{tpu}_{zone}"
     fix = (
         "wait a minute if it is booting, or recreate its TPU: "

@@ -1,4 +1,4 @@
-"""Location of a bucket relative to its TPUs: access from other regions is slow and costs money.
+"""Check of a bucket's location: access by TPUs in another region is slow and costs money.
 
 Sources: https://cloud.google.com/storage/docs/json_api/v1/buckets (``location``,
 ``locationType``), https://cloud.google.com/storage/docs/locations.

@@ -73,7 +73,7 @@ class CloudTpus:
     def create(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
-        """Create or change a TPU; create it by a queued resource if its fleet entry says so."""
+        """Create or change a TPU; if its entry sets ``queued``, create a queued resource for it."""
         if tpu.queued and present and present.is_being_deleted:
             # Google is already deleting this TPU, so _delete() only waits until it is gone.
             self._delete(present, {present.key}, options)
@@ -235,9 +235,9 @@ class CloudTpus:
 
 
 def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of the resources whose deletion the user confirmed.
+    """Return the keys of the resources that may be deleted: those that the user confirmed.
 
-    If no confirmation is needed, returns only ``key``.
+    If no confirmation is needed, only the resource with the key ``key`` may be deleted.
     """
     return {key} if options.confirmed is None else options.confirmed
 

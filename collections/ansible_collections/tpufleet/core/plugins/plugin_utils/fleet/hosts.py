@@ -48,7 +48,8 @@ class HostOptions:
 class Host:
     """A host of the inventory: a worker of ``node``, or the whole TPU if it has no usable workers.
 
-    ``groups`` has the names before Ansible replaces characters that group names must not have.
+    ``groups`` are the names of its inventory groups. Ansible later replaces the characters that it
+    does not allow in group names.
     """
 
     name: str
@@ -189,7 +190,7 @@ def node_variables(node: Node, slice_: Slice) -> dict[str, Any]:
         "tpu_slice_id": slice_.id,
         "tpu_slice_count": slice_.count,
     }
-    # Free text, which Ansible must never evaluate as a template.
+    # Users choose disk names and labels, so Ansible must never evaluate these texts as templates.
     free_texts = {
         "tpu_data_disks": [disk.name for disk in node.data_disks],
         "tpu_labels": dict(node.labels),
@@ -259,7 +260,7 @@ def _worker_host(
 def _socket_name(node_key: str, worker: int, address: str) -> str:
     """Return the name of ssh's control socket for a worker; ssh replaces ``%r`` by the user.
 
-    It is short, because a socket's path has at most 107 characters (unix(7)).
+    The name is short, because a socket's path has at most 107 characters (unix(7)).
     """
     digest = hashlib.sha256(f"{alias_of(node_key, worker)} {address}".encode()).hexdigest()
     return f"{digest[:10]}-%%r"

@@ -105,8 +105,8 @@ def unmanaged_tpus(
 def unknown_tpu_text(tpu: str, groups: Groups, hostvars: HostVars, fleet: Any) -> str:
     """Return an error if ``tpu`` neither exists nor is in the fleet file, else an empty string.
 
-    ``tpu`` is a name as in ``-e tpu=``, or empty for no error. ``groups`` must have the hosts of
-    all zones.
+    ``tpu`` is the value of ``-e tpu=``; if it is empty, there is no error. ``groups`` must have the
+    hosts of all zones.
     """
     if not tpu or group_of(tpu) in groups:
         return ""

@@ -78,9 +78,9 @@ def find(
     """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
 
     ``requests`` are the queued resources of this name that have no TPU. ``known`` says whether the
-    name is in the fleet file. Returns an empty list if there is no such TPU, but ``requests`` or
-    ``known`` show that the name is right. Raises NotConfigured for any other name without a TPU,
-    and if several zones have a TPU or queued resource of this name.
+    name is in the fleet file. If there is no such TPU, returns an empty list if ``known`` is set or
+    ``requests`` is not empty, else raises NotConfigured. Also raises NotConfigured if several zones
+    have a TPU or queued resource of this name.
     """
     nodes = list(nodes)
     matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]

@@ -71,9 +71,9 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
 
 
 def request_blocker(request: QueuedResource, fleet_name: str) -> str:
-    """Return why delete.yml deletes a queued resource only if the user names it, else "".
+    """Return why delete.yml must not delete a queued resource that the user has not named.
 
-    The result is "" if the queued resource has the label of this fleet (``fleet_name``).
+    Returns an empty string if the resource has the label of this fleet (``fleet_name``).
     """
     if is_ours(request.labels, fleet_name):
         return ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .spec import FleetEntry
 
 MAX_PARALLEL = 16
-#: A number of earlier pauses for which Polling.pause waits its maximum, 10 s.
+#: After this many earlier pauses, Polling.pause waits 10 s, the longest possible time.
 _LONGEST_PAUSE = 12
 
 
@@ -159,7 +159,7 @@ def _create_one(
 
 
 def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
-    """Return the specs, first the one for the zone in which the TPU exists."""
+    """Return the specs; if the TPU exists, the spec for its zone is the first."""
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 
@@ -201,7 +201,8 @@ def _in_parallel[T](
 ) -> list[Result]:
     """Call ``work`` for each item in parallel; a failed call returns a Result with the error.
 
-    Each of ``items`` is a tuple of a name and a zone, for this Result, and the item itself.
+    Each of ``items`` is a tuple: name and zone for the Result of a failed call, and the argument
+    for ``work``.
     """
 
     def run_one(named_item: tuple[str, str, T]) -> Result:
