@@ -32,7 +32,7 @@ class Rows:
         return len(self.columns["step"])
 
     def add(self, record: object) -> bool:
-        """Add a line of metrics, parsed from JSON; remove the rows of its step and of later steps.
+        """Add a row for a line of metrics (parsed JSON); first remove rows of equal or later steps.
 
         An attempt that resumes from a checkpoint repeats the steps after the checkpoint. Returns
         whether the line has a valid step; a line without one is not added.
@@ -80,7 +80,8 @@ def gaps(rows: Rows, column: str) -> list[float]:
 
 
 def _number(value: object) -> float:
-    if type(value) is float:  # float first, because most values are floats
+    # Most values are floats, so check for them first.
+    if type(value) is float:
         return value if math.isfinite(value) else math.nan
     number = as_number(value)
     return math.nan if number is None else float(number)

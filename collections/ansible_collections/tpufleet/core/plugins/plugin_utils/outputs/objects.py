@@ -100,7 +100,8 @@ class OutputDirectory:
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
-        del is_final  # nothing in a directory needs to be cached
+        # Only objects from a bucket are cached, and only the cache needs is_final.
+        del is_final
         try:
             with (self._folder / stored.name).open("rb") as stream:
                 return stream.read(SEGMENT_BYTES)
@@ -126,8 +127,8 @@ class OutputDirectory:
             if free < MIN_FREE_BYTES:
                 raise OutputError(
                     f"{self.location}: new output is not stored, because less than 1 GiB is free "
-                    f"on its disk ({free >> 20} MiB). Delete the directories there of runs that "
-                    "you no longer need"
+                    f"on its disk ({free >> 20} MiB). Delete the output of runs that you no "
+                    f"longer need: rm -r {self.location}/RUN"
                 )
             replace_file(self._folder / run / object_name, content)
         except OSError as error:
@@ -160,7 +161,8 @@ class OutputBucket:
                 return cached.read_bytes()
         content = self._download(stored)
         if is_final and len(content) == stored.size:
-            with suppress(OSError):  # if the content is not cached, the next read downloads it
+            # A cache that can't be written is no error: the next read downloads the content again.
+            with suppress(OSError):
                 replace_file(cached, content)
         return content
 
@@ -205,8 +207,8 @@ def readable(location: str, run: str, objects: Sequence[StoredObject]) -> list[S
     """
     if len(objects) > MAX_OBJECTS:
         raise OutputError(
-            f"{location}/{run}: more than {MAX_OBJECTS:,} objects. Delete those that you do not "
-            "need"
+            f"{location}/{run}: more than {MAX_OBJECTS:,} objects. Delete objects that you do "
+            "not need"
         )
     prefix = f"{run}/"
     return sorted(

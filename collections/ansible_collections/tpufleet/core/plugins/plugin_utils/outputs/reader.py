@@ -123,10 +123,10 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def joined_content(segments: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments; where the rest of a line is missing, end the line.
+    """Yield the content of segments; add a newline to a line whose rest is missing.
 
-    A line continues in the next segment only if its own segment is full (SEGMENT_BYTES) and the
-    next segment follows without a gap. ``segments`` are the segments in order, with their content.
+    A line can only continue in the next segment if the line's segment is full (SEGMENT_BYTES) and
+    no segment is missing after it. ``segments`` are the segments in order, with their content.
     """
     previous: Segment | None = None
     last_byte = b"\n"

@@ -202,7 +202,7 @@ class OwnSteps:
             self.saves += _duration(save) or 0.0
 
     def measured(self, attempt: AttemptOutput, resumed_at: float) -> AttemptOutput:
-        """Return ``attempt`` with the fields about steps set.
+        """Return a copy of ``attempt`` with the values that its steps give, such as ``kept``.
 
         ``resumed_at`` is the lowest step that a later attempt did again; infinity if none did.
         """
@@ -235,8 +235,9 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
         members = list(group)
         attempt = _attempt(number, tuple(process for _, process in members))
         earlier = max((attempt.began or 0.0 for attempt in attempts), default=0.0)
+        # An attempt that began before one with a lower number is from an older run of this name.
         if attempt.began is not None and attempt.began < earlier:
-            continue  # this attempt is of an older run with the same name
+            continue
         attempts.append(attempt)
         # tpufleet's trainer writes metrics in process 0; other trainers may use another process.
         writer, process = next((pair for pair in members if pair[0].metrics), members[0])

@@ -38,9 +38,10 @@ def cached_summary(
         if cached_key.decode() == key:
             return RunOutput.from_json(text)
     except (OSError, ValueError, TypeError, KeyError):
-        pass  # there is no valid cached summary
+        pass  # the cached summary is missing or invalid
     summary = summary_of(store, run, stored_processes(objects))
-    with suppress(OSError):  # if the summary is not cached, the next call reads the output again
+    # A cache that can't be written is no error: the next call summarizes the output again.
+    with suppress(OSError):
         replace_file(path, f"{key}\n{summary.to_json()}".encode())
     return summary
 

@@ -228,7 +228,7 @@ def _sweep_row(view: RunView, keys: Sequence[str], losses: Sequence[str], index:
 
 
 def _value(text: str) -> str:
-    """Return a setting's value as a table cell; a number gets an attribute to sort it by."""
+    """Return a setting's value as a table cell; the page sorts numbers by ``data-v``."""
     try:
         value = float(text)
     except ValueError:

@@ -121,7 +121,7 @@ def attempts_of(
 def _ended(
     output: AttemptOutput, start: float, next_start: float | None, event: Event | None
 ) -> Attempt:
-    """Return an attempt that has ended.
+    """Return what the report shows of an attempt that has ended.
 
     Args:
         output: the summary of the attempt's stored output.

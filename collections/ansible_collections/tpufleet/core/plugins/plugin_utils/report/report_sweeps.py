@@ -22,7 +22,7 @@ class Sweep:
 def sweeps(views: Sequence[RunView]) -> list[Sweep]:
     """Group runs of the same config and release whose overrides differ, in the order of ``views``.
 
-    A run whose command sets none of the differing settings belongs to no sweep.
+    A run is left out if its command sets none of the settings in which the runs differ.
     """
     groups: dict[tuple[str, str], list[RunView]] = defaultdict(list)
     for view in views:

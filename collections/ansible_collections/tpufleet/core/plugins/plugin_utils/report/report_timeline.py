@@ -12,8 +12,8 @@ from .report_html import duration, escaped, moment
 from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
 _MAX_BARS = 60
-#: The longest time in seconds from a launch to the start of its attempt; the release is copied in
-#: this time.
+#: The longest time in seconds from a launch to the start of its attempt, including the time for
+#: copying the release.
 _MAX_START_DELAY_S = 900.0
 _CAUSE_NAMES = {TimeUse.REDONE: "repeated steps", TimeUse.CAPACITY: "waiting for capacity"}
 _KIND_NAMES = {OTHER: "", LAUNCH: "launch"}

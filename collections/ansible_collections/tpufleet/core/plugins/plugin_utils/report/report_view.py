@@ -21,9 +21,9 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a run at ``time`` (unix seconds). ``kind`` is one of the constants above.
+    """An event of a run at ``time`` (unix seconds). ``text`` is what the report shows.
 
-    ``text`` is what the report shows.
+    ``kind`` is LAUNCH, PREEMPTED, CRASH, RESTART, KILL, DONE or OTHER.
     """
 
     time: float
