@@ -18,55 +18,56 @@ MAX_VALUES, MAX_TEXT = 20, 2000
 class CauseCode(StrEnum):
     """Code of a cause: what the watch observed, or what it concludes from that.
 
-    The comment after each code lists the keys in ``Cause.values`` of causes with this code.
+    The keys of ``Cause.values`` are the placeholders in the code's sentence in status.py; for
+    PROCESS, see cause_of() in observation.py.
     """
 
-    TPU_STATE = "tpu_state"  # values: tpu_state
-    TPU_STATE_AGAIN = "tpu_state_again"  # values: tpu_state
-    TPU_UNHEALTHY = "tpu_unhealthy"  # values: health
+    TPU_STATE = "tpu_state"
+    TPU_STATE_AGAIN = "tpu_state_again"
+    TPU_UNHEALTHY = "tpu_unhealthy"
     TPU_IN_MAINTENANCE = "tpu_in_maintenance"
-    TPU_NAME_TAKEN = "tpu_name_taken"  # values: tpu, zone
-    TPU_NOT_RECORDED = "tpu_not_recorded"  # values: run
+    TPU_NAME_TAKEN = "tpu_name_taken"
+    TPU_NOT_RECORDED = "tpu_not_recorded"
     TPU_RECREATED = "tpu_recreated"
-    TPU_RECREATED_FOR = "tpu_recreated_for"  # values: run
-    WORKERS_MISSING = "workers_missing"  # values: count, of (the expected count)
-    ZONE_NOT_LISTED = "zone_not_listed"  # values: zone
-    WORKERS_UNREACHABLE = "workers_unreachable"  # values: hosts
-    WORKERS_UNREACHABLE_FOR = "workers_unreachable_for"  # values: hosts, seconds
-    WORKER_FAILED_FIRST = "worker_failed_first"  # values: host, count
-    OTHER_RUN = "other_run"  # values: run, host
-    OTHER_RUN_LAUNCHED = "other_run_launched"  # values: run
-    PROCESS = "process"  # values: see cause_of() in observation.py
+    TPU_RECREATED_FOR = "tpu_recreated_for"
+    WORKERS_MISSING = "workers_missing"
+    ZONE_NOT_LISTED = "zone_not_listed"
+    WORKERS_UNREACHABLE = "workers_unreachable"
+    WORKERS_UNREACHABLE_FOR = "workers_unreachable_for"
+    WORKER_FAILED_FIRST = "worker_failed_first"
+    OTHER_RUN = "other_run"
+    OTHER_RUN_LAUNCHED = "other_run_launched"
+    PROCESS = "process"
     PROCESSES_DONE = "processes_done"
-    PROCESSES_STILL_ACTIVE = "processes_still_active"  # values: hosts
-    PROCESSES_PARTLY_ENDED = "processes_partly_ended"  # values: hosts, host
-    LAUNCHED_RECENTLY = "launched_recently"  # values: seconds
+    PROCESSES_STILL_ACTIVE = "processes_still_active"
+    PROCESSES_PARTLY_ENDED = "processes_partly_ended"
+    LAUNCHED_RECENTLY = "launched_recently"
     PROCESS_MISSING = "process_missing"
     DONE_MARKER = "done_marker"
-    HEARTBEAT_MISSING = "heartbeat_missing"  # values: host, seconds
-    OUTPUT_MISSING = "output_missing"  # values: seconds
+    HEARTBEAT_MISSING = "heartbeat_missing"
+    OUTPUT_MISSING = "output_missing"
 
     CONFIRMING = "confirming"
-    LAUNCH_IN = "launch_in"  # values: seconds
-    RECREATE_IN = "recreate_in"  # values: seconds
-    RUN_CONTINUES = "run_continues"  # values: host
+    LAUNCH_IN = "launch_in"
+    RECREATE_IN = "recreate_in"
+    RUN_CONTINUES = "run_continues"
     NO_WORKER_REACHABLE = "no_worker_reachable"
-    NO_BUCKET = "no_bucket"  # values: delete (a command)
-    NOT_OURS = "not_ours"  # values: delete (a command)
+    NO_BUCKET = "no_bucket"
+    NOT_OURS = "not_ours"
     MULTISLICE = "multislice"
-    RELEASE_MISSING = "release_missing"  # values: path, run, options (of train.yml)
+    RELEASE_MISSING = "release_missing"
     NEXT_PASS = "next_pass"  # noqa: S105
-    ANSWERS_TOO_OLD = "answers_too_old"  # values: seconds
-    TPU_CHANGED = "tpu_changed"  # values: tpu_state
+    ANSWERS_TOO_OLD = "answers_too_old"
+    TPU_CHANGED = "tpu_changed"
     RECORD_CHANGED = "record_changed"
-    LEASE_HELD = "lease_held"  # values: error
+    LEASE_HELD = "lease_held"
 
-    TOO_MANY_PREEMPTIONS = "too_many_preemptions"  # values: count
-    TOO_MANY_REPLACEMENTS = "too_many_replacements"  # values: count
-    TOO_MANY_CRASHES = "too_many_crashes"  # values: count
-    TOO_MANY_NANS = "too_many_nans"  # values: count
+    TOO_MANY_PREEMPTIONS = "too_many_preemptions"
+    TOO_MANY_REPLACEMENTS = "too_many_replacements"
+    TOO_MANY_CRASHES = "too_many_crashes"
+    TOO_MANY_NANS = "too_many_nans"
     REPLACE_BY_HAND = "replace_by_hand"
-    COPY_CHECKPOINTS = "copy_checkpoints"  # values: run
+    COPY_CHECKPOINTS = "copy_checkpoints"
 
 
 @dataclass(frozen=True)
