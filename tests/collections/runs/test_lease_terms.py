@@ -208,8 +208,8 @@ def test_a_lease_that_ends_later_than_the_maximum_is_an_error(documents, clock):
     assert not isinstance(caught.value, LeaseHeldError)
     assert str(caught.value) == (
         "lease x: ends in 2592000 s (expected at most 150 s). Correct the clock of this controller "
-        "or of a:1. If both are right and that process has ended, remove watch/runs/x.json from "
-        "fleet_state"
+        "or of a:1. If both clocks are right and the holder has ended, remove watch/runs/x.json "
+        "from fleet_state"
     )
 
 

@@ -96,7 +96,7 @@ def git_files(root: Path) -> Iterator[str]:
         )
     for name in result.stdout.split(b"\0")[:-1]:
         path = os.fsdecode(name).rstrip("/")
-        if path == ".":  # git lists this in a submodule that is not initialized
+        if path == ".":  # in a submodule that is not initialized, git lists only "."
             continue
         full = root / path
         if full.is_dir() and not full.is_symlink():
@@ -145,8 +145,9 @@ def stage(
         (target / folder).mkdir(parents=True, exist_ok=True)
     for entry in entries:
         source, destination = f"{root}/{entry.path}", f"{target}/{entry.path}"
+        # If the code has a link where the manifest has a file, copy the link's target.
         if entry.kind != "link":
-            source = os.path.realpath(source)  # of a link, copy the file that it points to
+            source = os.path.realpath(source)
         try:
             os.link(source, destination, follow_symlinks=False)
         except OSError:

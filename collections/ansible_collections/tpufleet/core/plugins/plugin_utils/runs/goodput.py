@@ -1,6 +1,7 @@
-"""Goodput: the share of the time in which a run was wanted that it spent on useful steps.
+"""Goodput: the time that a run spent on useful steps, divided by the time it was wanted.
 
-Steps that a later attempt repeated, and time in which training waited for a save, do not count.
+Steps that a later attempt repeated, and time in which training waited for a save, do not count as
+useful.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Goodput:
 def by_cause(
     record: Mapping[str, Any], attempts: Sequence[AttemptOutput], now: float
 ) -> Goodput | None:
-    """Return how a run spent the time in which it was wanted; None if unknown.
+    """Return how a run spent the time in which it was wanted.
 
-    It is unknown if the record does not contain this time, or if the run has attempts but no
-    metrics yet. A run that is done was wanted until its last attempt ended.
+    Returns None if the record does not say how long the run was wanted, or if the run has attempts
+    but no metrics yet. A run that is done was wanted until its last attempt ended.
 
     The clocks of cloud, controllers and workers may differ, so the seconds of all causes can exceed
     the wanted time. Then the seconds from ``attempts`` are scaled down.

@@ -143,7 +143,7 @@ def run_statuses(
     stored: Sequence[WorkerStatus] = (),
     is_listed: Callable[[str], bool] = lambda _zone: True,
 ) -> list[RunStatus]:
-    """Return the status of runs on workers, wanted runs without a READY TPU, and stored runs.
+    """Return the status of runs on workers, wanted runs without a READY TPU, and ``stored`` runs.
 
     Args:
         workers: the status of each worker and run.

@@ -61,7 +61,7 @@ class WaitResult:
 
     @property
     def log(self) -> list[str]:
-        """The non-empty lines of the last attempt among the log lines that the worker returned."""
+        """The last attempt's lines of the log that the worker returned, without empty lines."""
         lines = last_attempt((self.answer.get("info") or {}).get("log", []))
         return [line for line in lines if line.strip()]
 
@@ -81,10 +81,10 @@ def start_answers(
     pushed: Mapping[str, Answer],
     second_starts: Mapping[str, Answer],
 ) -> dict[str, Answer]:
-    """Return, for each host of a run, the answer that decides whether its process has started.
+    """Return, for each host of a run, the answer that says whether its process has started.
 
-    This is the answer to the push if the push failed, else the answer to the second start. Without
-    a second start, it is the answer to the first start if that succeeded, else ``{}``.
+    If the push failed, this is the answer to the push. Otherwise it is the answer to the second
+    start. Without a second start, it is the answer to the first start; ``{}`` if that failed.
 
     Args:
         hosts: the hosts of the run.

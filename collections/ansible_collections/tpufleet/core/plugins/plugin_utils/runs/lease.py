@@ -114,8 +114,8 @@ class Leases:
     def acquire(self, name: str) -> Lease:
         """Acquire a lease that is free or has expired.
 
-        Raises LeaseHeldError if another controller holds the lease, and RecordError if the lease
-        ends later than a controller can set: it would block its TPU even if the holder died.
+        Raises LeaseHeldError if another controller holds the lease. Raises RecordError if the lease
+        ends more than LEASE_S + MAX_SKEW_S from now, because it could block its TPU for long.
         """
         document = _Document.parse(name, self.documents.read(name))
         remaining = document.until - self.clock()
@@ -123,8 +123,8 @@ class Leases:
             raise RecordError(
                 f"lease {name}: ends in {remaining:.0f} s (expected at most "
                 f"{LEASE_S + MAX_SKEW_S:.0f} s). Correct the clock of this controller or of "
-                f"{_without_token(document.holder)}. If both are right and that process has ended, "
-                f"remove watch/runs/{name}.json from fleet_state"
+                f"{_without_token(document.holder)}. If both clocks are right and the holder has "
+                f"ended, remove watch/runs/{name}.json from fleet_state"
             )
         if document.until and document.until + MAX_SKEW_S > self.clock():
             raise _held_by(name, document.holder)
@@ -217,7 +217,7 @@ def _held_by(name: str, holder: str) -> LeaseHeldError:
 class Claim:
     """The right of this process to act on a run or a TPU.
 
-    Both functions return the reason why the right is lost; empty if it is not lost.
+    ``lost`` and ``blocker`` return why the right is lost; empty if it is not lost.
 
     Args:
         lost: called twice a second while a playbook runs, so it must not use the network.

@@ -48,12 +48,13 @@ def merge(
 ) -> None:
     """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
-    A key is the text of a line and the line's number among equal lines of its host. ``keys`` has
-    the keys of the host's lines in order. ``merged`` has pairs: a key, and the hosts that have it.
+    ``merged`` has pairs: the key of a line, and the hosts that have the line. A key is the text of
+    a line and its number among equal lines of the same host. ``keys`` has the keys of the host's
+    lines in order.
 
-    The search for a key starts after the pair of the host's previous line. If a pair has the key,
-    the host is added to that pair. Otherwise a new pair is inserted before the pair of the host's
-    nearest later line that the search finds, or at the end if it finds none.
+    Each line is searched for in ``merged`` after the host's previous line. If it is found, the
+    host is added to its pair. Otherwise a new pair is inserted before the host's next line that is
+    found, or at the end if none is found.
     """
     position = 0
     for number, key in enumerate(keys):

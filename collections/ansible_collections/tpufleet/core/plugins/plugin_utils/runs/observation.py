@@ -173,12 +173,12 @@ class ProcessStatus(Figures):
 
     @property
     def has_saved_after_crash(self) -> bool:
-        """Whether the process saved and ended because the process on ``peer`` has crashed."""
+        """Whether the process saved a checkpoint after the process on ``peer`` had crashed."""
         return self.reason_code is ReasonCode.SAVED and self.peer_exit_code not in (None, SAVED)
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether the process is inactive, but not done, and did not save before it ended."""
+        """Whether the process is inactive, but is not done and did not save a checkpoint."""
         ended_well = self.state is RunState.DONE or self.reason_code is ReasonCode.SAVED
         return not self.is_active and not ended_well
 

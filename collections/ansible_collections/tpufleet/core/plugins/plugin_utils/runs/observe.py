@@ -256,12 +256,16 @@ class Snapshot:
         return find_tpu(node, listed)[0] if is_listed else NOT_LISTED
 
     def with_listing(self, listed: Sequence[ObservedTpu], listed_at: float) -> Snapshot:
-        """Return a copy with the TPUs that the API listed at ``listed_at`` (unix seconds)."""
+        """Return a copy with one more list: the TPUs in the API at ``listed_at`` (unix seconds)."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=listed_at)
 
 
 def _worst_health(healths: Iterable[str]) -> str:
-    """Return the worst health: UNHEALTHY_MAINTENANCE, else another UNHEALTHY value, else any."""
+    """Return the worst health; empty if ``healths`` is empty.
+
+    From worst to best: UNHEALTHY_MAINTENANCE, other values that begin with UNHEALTHY, other values,
+    an empty value.
+    """
 
     def badness(health: str) -> tuple[bool, bool, bool]:
         is_unhealthy = health.startswith("UNHEALTHY")

@@ -34,7 +34,8 @@ class RecordLaunchResult:
             it would be.
         was_wanted: whether the run was wanted before.
         finished_attempt: the last attempt, if nothing was recorded and the last launch has the same
-            definition; else 0. If that attempt has a done marker, the run is done already.
+            LaunchSpec.definition(); else 0. If that attempt has a done marker, the run is done
+            already.
         finished_launch: when that attempt was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
@@ -108,8 +109,9 @@ def record_launch(
         state_fields: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
         if last_record and not is_relaunch:
             state_fields = last_record.relaunch_fields()
+            # The best step belongs to the old checkpoint location, so do not keep it for a new one.
             if last_record.launch.checkpoints != launch.checkpoints:
-                state_fields["watch"] = {}  # forget the best step, which is of other checkpoints
+                state_fields["watch"] = {}
         if not check:
             generation = last_record.generation if last_record else 0
             event = Event(EventKind.LAUNCHED, release=launch.release)
@@ -154,7 +156,7 @@ def _retry_conflicts[T](run: str, make_change: Callable[[], T]) -> T:
 
 
 def changed_fields(last: LaunchSpec, new: LaunchSpec) -> tuple[str, ...]:
-    """Return the fields, without the release, in which the definitions of two launches differ."""
+    """Return the fields of LaunchSpec.definition(), without the release, that differ."""
     last_fields, new_fields = last.definition(), new.definition()
     names = sorted({*last_fields, *new_fields} - {"release"})
     return tuple(name for name in names if last_fields.get(name) != new_fields.get(name))
@@ -315,7 +317,7 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
     """Return an error for a run without a record in ``fleet_state`` that no worker has.
 
     ``names`` are the names of all runs with a record. ``has_worker`` says whether any worker was
-    asked.
+    asked for the run.
     """
     start, reason = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:

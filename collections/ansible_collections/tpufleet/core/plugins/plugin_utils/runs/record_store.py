@@ -34,7 +34,8 @@ def after_change(
 ) -> dict[str, Any]:
     """Return the record with changed fields, its next generation, and the event in its history.
 
-    ``generation`` is the one that the caller read (0 for no record), ``event`` may be empty.
+    ``generation`` is the record's generation when the caller read it; 0 if there was no record. If
+    ``event`` is empty, the history does not change.
 
     Raises RecordConflictError if the record is not at ``generation``.
     """
@@ -61,7 +62,7 @@ def _check_generation(record: Mapping[str, Any], run: str, generation: int) -> N
     if current != generation:
         raise RecordConflictError(
             f"the record of run {run} was just changed by another command "
-            f"(generation {current}, not {generation}): run yours again"
+            f"(generation {current}, not {generation}). Run your command again"
         )
 
 
@@ -138,7 +139,8 @@ class RecordFolder(RecordStore):
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record."""
         try:
-            names = [path.name for path in self._folder.iterdir()]  # Path.glob would hide errors
+            # Not Path.glob, which returns nothing for a directory that can't be read.
+            names = [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -204,7 +206,7 @@ class RecordBucket(RecordStore):
     ) -> dict[str, Any]:
         """Change a record as the base class does, and add a random token to it.
 
-        With the token, no two writers write the same content, as ``Bucket.write`` requires.
+        ``Bucket.write`` requires that no two writers write the same content. The token ensures it.
         """
         return super().change(run, generation, {**fields, "change": secrets.token_hex(8)}, event)
 
@@ -222,7 +224,8 @@ class RecordBucket(RecordStore):
             yield
         except Conflict:
             raise RecordConflictError(
-                f"the record of run {run} was just changed by another command: run yours again"
+                f"the record of run {run} was just changed by another command. Run your command "
+                "again"
             ) from None
         except CloudError as error:
             raise RecordError(str(error)) from None

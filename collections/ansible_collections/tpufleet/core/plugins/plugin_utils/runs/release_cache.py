@@ -65,7 +65,8 @@ def cache_release(tree: Path, path: Path) -> None:
     """
     try:
         verify_release(path)
-        os.utime(path)  # the watch keeps a new release until a run record names it
+        # Mark the release as new, so that the watch keeps it although no run record names it yet.
+        os.utime(path)
         return
     except ReleaseError:
         pass  # the cached release is missing or damaged: write it
@@ -82,7 +83,7 @@ def cache_release(tree: Path, path: Path) -> None:
         try:
             copy.rename(path)
         except OSError:
-            verify_release(path)  # another process may have created it since path.exists()
+            verify_release(path)  # another process may have just cached the same release
         _sync(path.parent)
     finally:
         shutil.rmtree(building)

@@ -299,8 +299,8 @@ def refuse_mistyped(command: Sequence[str]) -> None:
     """Raise RunError if the command contains a mistyped placeholder, such as ``{checkpoint}``.
 
     Other words in braces are allowed, because programs use them: JSON, awk, file name templates.
-    A mistyped ``{set}`` is not detected here, because ``{step}`` looks like one. with_overrides
-    detects it, because it refuses overrides if the command has no ``{set}``.
+    A mistyped ``{set}`` is not detected here, because other words such as ``{step}`` are too
+    similar to it. If there are overrides, with_overrides raises an error for the missing ``{set}``.
     """
     for word in _IN_BRACES.findall(" ".join(command)):
         matches = difflib.get_close_matches(word, PLACEHOLDERS, 1, _MISTYPED_RATIO)

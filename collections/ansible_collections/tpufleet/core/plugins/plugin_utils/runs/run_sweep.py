@@ -62,8 +62,9 @@ def read_sweep(path: Path) -> list[Trial]:
 
 
 def assigned(trials: Sequence[Trial], tpus: Sequence[str], path: Path) -> dict[str, Trial]:
-    """Return the sweep entry of each TPU: the entry that names it, else the next without ``tpu``.
+    """Return the sweep entry of each TPU.
 
+    This is the entry whose ``tpu`` names the TPU, otherwise the next entry without ``tpu``.
     ``path`` is the sweep file, for errors. Raises RunError.
     """
     if len(trials) != len(tpus):

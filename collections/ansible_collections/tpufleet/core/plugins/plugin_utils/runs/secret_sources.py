@@ -32,7 +32,7 @@ def readable_secrets(sources: Iterable[str]) -> list[tuple[Path, int]]:
     for source in sources:
         path = Path(source)
         try:
-            if "," in source and not path.exists():  # a list of hosts, not a path
+            if "," in source and not path.exists():  # the source is a list of hosts, not a path
                 continue
             file = (path if path.is_dir() else path.parent) / FILE
             mode = file.stat().st_mode

@@ -245,7 +245,8 @@ def cause_text(cause: Cause) -> str:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))
         return _CAUSES[cause.code].format_map(cause.values)
-    except (KeyError, ValueError, TypeError):  # invalid values, written by another program
+    except (KeyError, ValueError, TypeError):
+        # The run record has invalid values for this code, so another program wrote them.
         return cause.code.value
 
 

@@ -146,7 +146,7 @@ class RunStore:
             self._archive.put(record.run, older, record.fields())
             self._documents.remove(record.run, record.generation)
         except RecordConflictError:
-            return False  # the record was just changed, so the run may be wanted again
+            return False  # another process changed the record, so the run may be wanted again
         return True
 
 

@@ -37,7 +37,7 @@ def _is_truncated(argument: str, name: str) -> bool:
         others = set(parse_kv(argument)) - {name}
         return bool(others) if name in _WITH_PAIRS else "_raw_params" in others
     except AnsibleError:
-        return False  # Ansible itself reports the syntax error
+        return False  # Ansible itself reports unbalanced quotes in -e
 
 
 def parse_env(environment: Any, name: str = "env") -> dict[str, str]:

@@ -109,7 +109,7 @@ class Upkeep:
         return True
 
     def _delete(self, tpu: ObservedTpu, snapshot: Snapshot) -> str | None:
-        """Delete a TPU; return "" on success, else the error, or None if it must stay for now."""
+        """Delete a TPU; return the error ("" on success), or None if the TPU must stay for now."""
         node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
             with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
@@ -142,7 +142,10 @@ class Upkeep:
 
 
 def owned_tpu(tpu: FleetEntry, snapshot: Snapshot) -> ObservedTpu | None:
-    """Return the existing TPU for an entry of the fleet file; None if there is none or several."""
+    """Return this fleet's existing TPU for an entry of the fleet file.
+
+    Returns None if there is none or several.
+    """
     matches = [
         observed
         for observed in snapshot.listings[0]
@@ -165,7 +168,7 @@ def prune(
     Nothing is deleted while a record is unusable, since its run may need any release. ``releases``
     is the directory of the cached releases, ``now`` is in unix seconds. ``read_archived`` returns
     all records, with those in the archive. The archive may be large, so it is read only if
-    ``records`` leave a release to delete.
+    ``records`` alone would allow a deletion.
 
     The releases that this fleet needs get the modification time ``now``, so that another fleet that
     uses the same directory does not delete them.
@@ -190,7 +193,8 @@ def _unneeded(
     for record in records.usable.values():
         release = record.launch.release
         if record.wanted is not DesiredState.DONE and release in cached:
-            with contextlib.suppress(OSError):  # another process may replace the release
+            # While another process replaces the release, it may be missing.
+            with contextlib.suppress(OSError):
                 os.utime(releases / release, (now, now))
     return releases_to_delete(cached, records.usable.values(), now)
 
