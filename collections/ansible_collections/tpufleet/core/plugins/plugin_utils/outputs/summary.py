@@ -54,7 +54,7 @@ MAX_LINES = 1_000_000
 
 @dataclass(frozen=True)
 class ProcessOutput:
-    """One process of an attempt, which began at ``began`` (unix seconds) on ``worker``.
+    """One process of an attempt. It began at ``began`` (unix seconds) on ``worker``.
 
     ``end`` is None if the process has not ended, or if its worker was lost. ``worker`` is empty and
     ``began`` None if no start is stored.

@@ -331,7 +331,7 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
 def no_record(run: str, fleet_state: str) -> str:
     """Return a warning for a run that workers have, but that has no record in ``fleet_state``.
 
-    It may have a record in another fleet_state, from which a watch would restart it.
+    The run may have a record in another fleet_state. A watch there would restart it.
     """
     return (
         f"{fleet_state}: no record of run {run}. If it was launched with another fleet_state, a "

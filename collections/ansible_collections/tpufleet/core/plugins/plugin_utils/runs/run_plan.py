@@ -374,7 +374,8 @@ def with_overrides(command: Sequence[str], overrides: Sequence[str]) -> tuple[st
 def run_name(run: str | None, config: Path | None, command: Sequence[str]) -> str:
     """Return ``run`` if it is set, else the name of the config's file without its suffix.
 
-    Raises RunError if the name is invalid or both are missing. ``command`` is for the error.
+    Raises RunError if the name is invalid, or if there is neither a run nor a config.
+    ``command`` is the trainer's command, for the error.
     """
     if run:
         return check_name(run)

@@ -1,4 +1,4 @@
-"""Sentences about runs, formatted from states, reason codes and causes only in this file.
+"""Sentences for users about runs. Only this file formats states, reason codes and causes.
 
 Programs compare states, reason codes and causes, never these sentences.
 """
@@ -212,7 +212,7 @@ def last_activity_text(run: RunStatus) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Format a duration in the largest unit that fits in it twice: ``90 s``, ``5 min``, ``2 h``."""
+    """Format a duration in the largest unit that gives at least 2: ``90 s``, ``5 min``, ``2 h``."""
     seconds = max(0.0, seconds)
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -78,7 +78,7 @@ class Upkeep:
     ) -> Iterator[tuple[str, str]]:
         """Delete the TPUs that were idle for ``idle_delete_after`` seconds.
 
-        Yields the name and the error of each; the error is empty if the TPU was deleted.
+        Yields the name and the error of each TPU; the error is empty if the TPU was deleted.
 
         Only TPUs of the fleet file with an id and this fleet's label are deleted. Raises
         RecordError, and CloudError if ``fleet`` (the value of ``tpu_fleet``) is invalid.
