@@ -1,4 +1,4 @@
-"""Every config of docs/data.md is prepared and read as the page says."""
+"""The configs in docs/data.md can be prepared and read; the outputs equal those on the page."""
 
 import io
 import json

@@ -99,9 +99,10 @@ print(read_meta(prepared).vocabulary)
 def run(
     program: str, name: str, hub: str, directory: Path, *arguments: str, home: str = "."
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a new process, because huggingface_hub reads variables at import.
+    """Run Python code in a new process, because huggingface_hub reads its environment at import.
 
-    The code runs in ``directory``; huggingface_hub keeps its cache in ``home`` below it.
+    The code runs in ``directory`` and gets ``name`` and ``arguments`` as its arguments. The cache
+    of huggingface_hub is in ``directory / home``.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = environment | {

@@ -1,4 +1,4 @@
-"""Models of published sizes have equal logits here and in transformers, also after an export.
+"""Models of published sizes have equal logits in the trainer, in transformers, and after export.
 
 Random weights in bfloat16, logits in float32. Needs 12 GB of memory and 10 GB of disk, so it runs
 alone: in make test-large (TPUFLEET_LARGE=1), which CI runs after make test. test_transformers.py
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not os.environ.get("TPUFLEET_LARGE"), reason="ma
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    shutil.rmtree(tmp_path)  # pytest keeps temporary directories, and this one is large
+    shutil.rmtree(tmp_path)  # free the disk: pytest would keep this large directory
 
 
 def logits_of_transformers(directory: Path, tokens: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_logits_match_transformers_before_and_after_an_export(directory: Path, n
         n: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=device) for n, a in shapes.items()
     }
     params = weights.load_initial({"params": initial}, cfg)["params"]
-    # Unrolled, all layers' matrices would be in memory several times.
+    # Scan the layers: unrolled, they would need several copies of all matrices in memory.
     scanned = replace(cfg, compute=ComputeConfig(scan_layers=True))
     logits = np.asarray(logits_of(params, tokens, scanned))
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-3)

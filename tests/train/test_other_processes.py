@@ -1,4 +1,4 @@
-"""Losses do not depend on the number of processes; processes that do not match are refused."""
+"""Losses do not depend on the number of processes; different configs are refused."""
 
 import re
 import shutil
@@ -112,7 +112,10 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
 
 
 def printed(log: Path, start: int) -> list[str]:
-    """Split the log after ``start`` at the names of verbs: "", a verb, its output, a verb, ..."""
+    """Split the log from character ``start`` on into verbs and their outputs.
+
+    Returns "" and then, for each verb, its name and its output.
+    """
     lines = log.read_text()[start:].splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("[Gloo]"))
     return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
@@ -139,7 +142,7 @@ def outputs_of_one_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> dict[str, str]:
-    """Return the output of each verb, run in pytest's process on the run of two processes."""
+    """Return the output of each verb in one process, pytest's, on the run of two processes."""
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(two / "w0"))
     monkeypatch.setenv("TPUFLEET_CHECKPOINTS", str(two / "checkpoints"))
     outputs = {}

@@ -1,4 +1,4 @@
-"""Packed documents: each is learned once per epoch, and does not affect the others."""
+"""Packed documents: each is learned once per epoch, and affects no other document."""
 
 import json
 import signal
@@ -79,7 +79,7 @@ def test_pack_respects_the_capacity_and_needs_few_sequences(lengths: list[int], 
     filled = np.bincount(sequence_of, lengths).astype(int)
     assert (filled <= capacity).all()
     assert (filled > 0).all()
-    # Best fit decreasing needs at most 11/9 of the optimum, like first fit decreasing.
+    # Best fit decreasing needs at most about 11/9 of the fewest possible sequences.
     assert len(filled) <= 11 / 9 * -(-sum(lengths) // capacity) + 1 or max(lengths) > capacity / 3
 
 
@@ -106,7 +106,7 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
         observed = sorted(
             bytes(d.astype(np.uint8)).decode() for row in rows for d in documents(row)
         )
-        assert learned == meta.train - len(expected)  # all tokens except the first of each document
+        assert learned == meta.train - len(expected)  # each document's first token is not learned
         assert {text for text in observed if text.endswith("\n\n") and "long" not in text} == {
             f"{text}\n\n" for text in expected if "long" not in text
         }
@@ -117,7 +117,7 @@ def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus
     learned = held.at(range(len(held)))[:, LEARNED].sum()
     assert 0 < learned < corpus.metas[0].heldout
     assert corpus.metas[0].heldout_learned == learned
-    assert corpus.metas[0].heldout_bytes == learned  # because each token is a byte
+    assert corpus.metas[0].heldout_bytes == learned  # a token is one byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -161,7 +161,7 @@ def test_documents_have_the_same_loss_packed_and_alone(
 ):
     cfg = replace(cfg, model=replace(cfg.model, positions=positions, kv_heads=1, layers=2))
     params = jax.jit(model.init_params, static_argnums=1)(jax.random.key(0), cfg.model)
-    # Use larger parameters, so that attention has an effect.
+    # Enlarge the parameters: with the small initial ones, attention hardly affects the loss.
     params = {name: 5 * a for name, a in params.items()}
     row = max(corpus.rows(0), key=lambda row: row[SEGMENTS].max())
     alone = [(float(mean_loss(params, d[None], cfg)), len(d) - 1) for d in documents(row)]

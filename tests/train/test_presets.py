@@ -23,7 +23,7 @@ SIZES = {
     "1.5b": 1_557_686_400,
     "modern": 152_783_616,
     "shakespeare": 437_760,
-    # The preset has half of the published model's positions.
+    # The preset has 512 position embeddings, the published model 1,024.
     "finetune-gpt2": 124_439_808 - 512 * 768,
     "llama3-1b": 1_235_814_400,
     "qwen3-0.6b": 596_049_920,
@@ -59,7 +59,7 @@ def test_a_preset_with_gpt2_s_vocabulary_has_the_published_number_of_parameters(
 @pytest.mark.parametrize("name", SIZES)
 def test_every_preset_can_be_sharded_over_four_devices(name: str, no_mesh: None):
     cfg = preset(name)
-    # One layer is enough, because all are sharded the same way.
+    # One layer is enough, because all layers are sharded the same way.
     cfg = replace(cfg, model=replace(cfg.model, layers=1))
     mesh = jax.sharding.AbstractMesh(
         (2, 2), BATCH_AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 2
@@ -127,7 +127,7 @@ FIRST_LOSSES = {
         3,
         [3.4683, 3.3371, 3.2432, 3.1256, 3.0303, 2.8035, 2.9335, 2.6382, 2.4513, 2.2862],
     ),
-    # Adapters learn little here, because the parameters are random, not pretrained.
+    # The loss hardly falls: the adapters are trained on random parameters, not on pretrained ones.
     "finetune-gpt2": (
         4,
         [3.3593, 3.2848, 3.3234, 3.3345, 3.338, 3.2962, 3.3207, 3.2857, 3.2829, 3.3159],

@@ -107,7 +107,7 @@ SCALED = {
 
 
 def llama(directory: Path, **changes: object) -> Path:
-    """Export a Llama and change its config.json."""
+    """Export a Llama and apply ``changes`` to its config.json."""
     cfg = config(model=MODERN | {"rotary": {"factor": 8}})
     weights.export(directory, drawn(cfg), cfg, "transformers")
     content = json.loads((directory / "config.json").read_text()) | changes

@@ -60,7 +60,8 @@ def test_tensorboard_has_every_metric_at_its_step(run_contract: Contract):
 def test_a_resumed_run_continues_in_the_same_tensorboard_directory(run_contract: Contract):
     cfg = config_with(tensorboard="tb")
     report_steps(cfg, run_contract, 1, 4)
-    time.sleep(1.1)  # in one second, this process would use the same name for both event files
+    # The name of an event file contains the second and the process id: wait for another second.
+    time.sleep(1.1)
     report_steps(cfg, run_contract, 3, 5)
     assert losses_in(run_contract.run_dir / "tb") == [
         (i, round(5 - i / 10, 3)) for i in range(1, 6)
@@ -101,10 +102,10 @@ def test_wandb_without_a_key_warns_and_records_offline_with_one_id(
     report_steps(cfg, run_contract, 4, 5)
     recorded = sorted(run_contract.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
-    # Both attempts have the same file name, run-ID.wandb.
+    # The names, run-ID.wandb, contain the same W&B run ID.
     assert len({path.name for path in recorded}) == 1
     messages = [record.message for record in caplog.records if record.name.startswith("train.")]
-    assert len(messages) == 2  # one line per attempt
+    assert len(messages) == 2  # one warning per attempt
     assert messages[0].startswith(
         f"W&B: no API key; recording offline in {run_contract.run_dir}/wandb. "
     )

@@ -16,7 +16,7 @@ from train.run import contract
 
 
 def by_calls(cfg: Config, **changes: object) -> Config:
-    """Return a config with ten steps per call: 25 steps are three calls, the last one shorter."""
+    """Return a config of 25 steps that are trained in calls of 10, 10 and 5 steps."""
     return replace(cfg, steps=25, compute=replace(cfg.compute, steps_per_call=10), **changes)
 
 

@@ -72,8 +72,8 @@ LLAMA = GPT2 | {
     "attention_bias": False,
     "feedforward_bias": False,
 }
-# Of the wavelengths 6, 20, 63 and 199, the first two do not change, the third is interpolated, and
-# the fourth is multiplied by the factor.
+# With heads of width 8, the rotary wavelengths are 6, 20, 63 and 199 tokens. The scaling keeps the
+# first two, interpolates the third, and multiplies the fourth by the factor.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,

@@ -157,7 +157,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
     }
     resumed = launch(tmp_path / "resumed", overrides, processes=1, environment=environment)
     assert resumed.codes() == [contract.DONE], resumed.logs()
-    # Not bitwise equal: XLA may use another number of threads in the other process.
+    # Not bitwise equal: XLA may use another number of threads in the new process.
     np.testing.assert_allclose(loss_log(tmp_path / "parts"), losses, rtol=1e-5)
 
 

@@ -188,8 +188,8 @@ def test_a_shorter_context_uses_the_first_positions(tmp_path: Path):
 def test_sharded_parameters_are_read_once_for_all_shards(
     tmp_path: Path, on_four_devices: Callable[..., Any]
 ):
-    # Files of GPT-2 have one tensor for queries, keys and values. The trainer has three parameters
-    # for it, and each of them reads the tensor.
+    # A GPT-2 file has one tensor for queries, keys and values. The trainer has three parameters
+    # instead, and reads the tensor once for each of them.
     reads = {"gpt2": 3, "qwen3": 1}
     models, files = {}, {}
     for name, options in (("gpt2", {}), ("qwen3", MODERN | {"qk_norm": True})):

@@ -1,16 +1,16 @@
-"""Random models of transformers and their logits; .venv-transformers runs it as a script.
+"""Random models of transformers and their logits; a script that runs in .venv-transformers.
 
     python transformers_models.py make DIRECTORY      for DIRECTORY/models.json
     python transformers_models.py logits DIRECTORY…   for tokens.npy in each
     python transformers_models.py random DIRECTORY…   for config.json in each
     python transformers_models.py shapes DIRECTORY…   for config.json in each
 
-``make`` saves a model for each entry of models.json, in a directory with the entry's name, and its
-logits, like ``logits``.
+``make`` saves a model for each entry of models.json in a directory with the entry's name, and then
+does what ``logits`` does for these directories.
+``logits`` loads the model of each directory, fails on any warning, and writes logits.npy.
 ``random`` saves a model in bfloat16 with transformers' initial values and random norms.
-``logits`` loads the models, fails on any warning, and writes logits.npy. ``shapes`` writes the
-shapes of tensors to shapes.json and the configuration with all defaults to values.json, without
-allocating a model.
+``shapes`` writes the shapes of tensors to shapes.json and the configuration with all defaults to
+values.json, without allocating a model.
 """
 
 import json
