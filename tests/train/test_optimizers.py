@@ -142,7 +142,7 @@ def test_the_gradient_norm_is_over_trained_parameters(partly_frozen: Config):
             {"lora": {"rank": 2, "targets": ["l_up_f"]}},
             "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_k_dge, l_out_hed, ",
         ),
-        ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name at least one; allowed: "),
+        ({"lora": {"rank": 2, "targets": []}}, "lora.targets: must name a matrix; allowed: "),
     ],
 )
 def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: dict, message: str):

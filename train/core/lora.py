@@ -46,7 +46,7 @@ def targets(params: Params, cfg: Config) -> list[str]:
     matrices = [name for name in params if is_layer_matrix(name)]
     names = match_names(cfg.lora.targets, matrices, "lora.targets")
     if not names:
-        raise ConfigError("lora.targets: must name at least one; allowed: " + ", ".join(matrices))
+        raise ConfigError("lora.targets: must name a matrix; allowed: " + ", ".join(matrices))
     return names
 
 
@@ -56,7 +56,7 @@ def is_adapter(name: str) -> bool:
 
 
 def matrix(name: str) -> str:
-    """Return the name of the matrix that an adapter's parameter changes; other names unchanged."""
+    """Return the name without an adapter's suffix: ``l_q_dhe`` for ``l_q_dhe.in``."""
     return name.partition(".")[0]
 
 
@@ -69,7 +69,7 @@ def merge(params: Params, cfg: Config) -> Params:
     for name in merged:
         if f"{name}.in" in params:
             inputs, outputs = matrix_axes(name)
-            # Shard the product like w, so that no device holds more of the product than of w.
+            # Shard the product like the matrix, so that it needs no more memory per device.
             sharding = jax.typeof(merged[name]).sharding
             product = jnp.einsum(
                 f"l{inputs}r,lr{outputs}->l{inputs}{outputs}",
