@@ -41,7 +41,7 @@ def causal(
     attend = {"plain": plain, "blocks": blocks, "cudnn": cudnn, "splash": splash}[kind]
     inputs = (q_bqhe, k_bkge, v_bkge, segments_bt)
     if kind in ("cudnn", "splash") and not jax.typeof(q_bqhe).sharding.mesh.empty:
-        # These kernels ignore shardings, so let each device call them on its own shard.
+        # cuDNN and splash ignore shardings, so let each device call the kernel on its own shard.
         specs = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, inputs)
         attend = jax.shard_map(attend, in_specs=specs, out_specs=specs[0], check_vma=False)
     return attend(*inputs)
@@ -88,7 +88,7 @@ def cudnn(
 ) -> jax.Array:
     """Compute attention with cuDNN's fused kernel for NVIDIA GPUs (Dao 2023, arXiv:2307.08691).
 
-    JAX passes no document numbers to the kernel, so they become a mask (b, 1, q, k) in memory.
+    JAX cannot pass document numbers to the kernel, so packed documents need a mask (b, 1, q, k).
     """
     mask = None if segments_bt is None else _same_document(segments_bt, segments_bt)
     return jax.nn.dot_product_attention(
@@ -134,7 +134,7 @@ def splash(
 def plain(
     q_bqhe: jax.Array, k_bkge: jax.Array, v_bkge: jax.Array, segments_bt: Segments
 ) -> jax.Array:
-    """Compute attention with the logits of all queries at once; mask the later positions."""
+    """Compute attention for all queries at once, with the keys after each query masked."""
     q_bhqe, k_bhke, v_bhke = _by_head(q_bqhe, k_bkge, v_bkge)
     return _attend(q_bhqe, k_bhke, v_bhke, 0, segments_bt).swapaxes(1, 2)
 

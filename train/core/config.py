@@ -90,7 +90,7 @@ class ModelConfig:
 
     @property
     def padded_vocabulary(self) -> int:
-        """Rows of the token embedding: ``vocabulary``, above 1,024 rounded up to a multiple of 128.
+        """Rows of the token embedding: ``vocabulary``, padded to a multiple of 128 if above 1,024.
 
         The multiple suits matrix units, which work on tiles of 128. No token uses the added rows.
         """

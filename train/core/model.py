@@ -141,9 +141,10 @@ def rotate(
 
 
 def frequencies(width: int, cfg: RotaryConfig) -> jax.Array:
-    """Return the frequencies of the pairs of a head in radians per position: float32 (width / 2,).
+    """Return the frequencies by which ``rotate`` rotates the pairs of a head: float32 (width / 2,).
 
-    Pair i has the frequency theta^(-2i / width); RotaryConfig's ``factor`` reduces the lowest ones.
+    Pair i has the frequency theta^(-2i / width) in radians per position; ``width`` is that of a
+    head. A ``factor`` above 1 reduces the lowest frequencies (see RotaryConfig).
     """
     frequencies_e = cfg.theta ** (-jnp.arange(0, width, 2) / width)
     if cfg.factor == 1:

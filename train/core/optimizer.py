@@ -115,7 +115,7 @@ def _matrix_axes(params: Params) -> dict[str, Any]:
 
 
 def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Let the compiler choose the shardings in an update, because Muon's matmuls specify none."""
+    """Let the compiler shard the arrays in an update: Muon's matmuls state no output shardings."""
 
     def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         if jax.sharding.get_abstract_mesh().empty:

@@ -64,7 +64,7 @@ def gradient_spec(array: jax.Array) -> jax.P | None:
 
 
 def _spec(shape: tuple[int, ...], first: int, shards: int) -> jax.P:
-    """Return the partition spec of a parameter; only axes from ``first`` on may be sharded."""
+    """Return the partition spec of a parameter; axes before ``first`` are not sharded."""
     axes = [i for i in range(first, len(shape)) if shape[i] % shards == 0]
     if not axes:
         return jax.P()
