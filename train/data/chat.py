@@ -125,7 +125,7 @@ class ChatTemplate:
             yield [Span(before, False), Span(after[len(before) :], True)]
 
     def _around(self, messages: list[Message], i: int, origin: str) -> tuple[str, str]:
-        """Return the rendered text before the answer ``messages[i]``, and the text with it.
+        """Return the rendered text before the answer ``messages[i]``, and the text up to its end.
 
         Raises CorpusError if the second text does not begin with the first.
         """
@@ -145,7 +145,7 @@ class ChatTemplate:
         options = {"add_generation_prompt": False} | options
         try:
             return self._render(messages=messages, **options)
-        except Exception as err:  # any error of the template's code
+        except Exception as err:  # a template can raise any error
             raise CorpusError(
                 f"{origin}: the chat template fails: {one_line(err)}. Correct the messages, or set "
                 "data.chat_template to the file of another template"

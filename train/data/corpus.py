@@ -226,7 +226,8 @@ def _write(
     if template:
         if template.source != tokenizer.settings.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
-        (directory / "train.learned").touch()  # the file exists even if there are no conversations
+        # Without conversations, write_documents does not create this file.
+        (directory / "train.learned").touch()
         write_documents(directory, conversations(text, tokenizer, template), tokenizer)
     elif cfg.documents == "packed":
         write_documents(directory, packed(text, tokenizer), tokenizer)

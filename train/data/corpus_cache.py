@@ -204,10 +204,10 @@ class CorpusCache:
                 )
 
     def _put(self, filesystem: Any, path: Path, target: str) -> None:
-        if "://" not in self._location:  # only a local path needs a directory, unlike a bucket
+        if "://" not in self._location:  # a local path, not a bucket
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
-            with suppress(OSError):  # on another file system, copy the file instead of linking it
+            with suppress(OSError):  # if linking fails (another file system), copy the file
                 os.link(path, target)
                 return
         filesystem.put_file(str(path), target)

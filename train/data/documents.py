@@ -97,7 +97,7 @@ def write_documents(directory: Path, documents: Iterable[Document], tokenizer: T
 
 
 def split_heldout(directory: Path, fraction: float, width: int) -> tuple[int, int]:
-    """Move the last tokens from ``train.*`` to ``heldout.*``; return how many tokens each has.
+    """Move the last tokens of ``train.*`` to ``heldout.*``; return their new token counts.
 
     ``fraction`` is the share of the tokens to move. A corpus of whole documents is split between
     documents, so a larger share may be moved.

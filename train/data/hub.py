@@ -33,7 +33,7 @@ def download(repository: str, patterns: Sequence[str], key: str) -> Path:
     name, _, revision = repository.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*patterns]))
-    except Exception as err:  # the library raises many error types
+    except Exception as err:  # huggingface_hub raises many error types
         error_prefix = (
             f"{key}: {repository} is no file or directory here, and cannot be downloaded from"
         )

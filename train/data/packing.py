@@ -20,7 +20,7 @@ def pack(lengths: np.ndarray, capacity: int) -> np.ndarray:
     order = np.argsort(-lengths, kind="stable")
     borders = np.flatnonzero(np.diff(lengths[order])) + 1
     sequence_of = np.empty(len(lengths), np.int64)
-    by_space: dict[int, np.ndarray] = {}
+    by_space: dict[int, np.ndarray] = {}  # sequences by their number of free positions
     spaces: list[int] = []  # the keys of by_space, sorted
 
     def add(space: int, sequences: np.ndarray) -> None:

@@ -166,9 +166,9 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return a random generator that depends on seed, number and stream.
+    """Return the random generator of a seed, a number such as an epoch, and a stream.
 
-    JoinedText uses stream 0.
+    Generators of different streams are independent. Stream 0 is used by JoinedText.
     """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 

@@ -141,7 +141,7 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
     Yields the files there that match ``pattern``, sorted. Raises CorpusError with uv's output.
     """
     with tempfile.TemporaryDirectory(prefix="tpufleet-corpus-") as target:
-        # --no-cache: on a worker this runs once, as a user without a home directory.
+        # --no-cache: a worker installs a corpus once, as a user without a home directory.
         command = [find_uv(), "pip", "install", "--quiet", "--no-cache", "--no-deps"]
         command += ["--python", sys.executable, "--target", target]
         command += ["--require-hashes", "-r", str(requirements)]
@@ -231,7 +231,7 @@ def _loaded(cfg: DatasetConfig, root: Path) -> Any:
     cache = str(root / "huggingface")
     try:
         return datasets.load_dataset(cfg.id, cfg.name, split=cfg.split, cache_dir=cache)
-    except ValueError as err:  # its message lists configurations or splits
+    except ValueError as err:  # the message lists the valid configurations or splits
         raise ConfigError(f"data.dataset: {cfg.id}: {one_line(err)}") from err
     except Exception as err:  # the hub and file formats raise their own error types
         raise CorpusError(f"data.dataset.id: {cfg.id} cannot be loaded: {one_line(err)}") from err

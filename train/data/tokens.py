@@ -68,7 +68,7 @@ class Settings:
         if not isinstance(settings, dict):
             raise ValueError("must be a JSON object")
         template = settings.get("chat_template")
-        if isinstance(template, list):  # a list contains several templates, with names
+        if isinstance(template, list):  # several named templates
             templates = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
             template = templates.get("default")
         values = {"eos_token": settings.get("eos_token"), "bos_token": settings.get("bos_token")}
@@ -101,7 +101,7 @@ class Tokenizer:
 
     @property
     def end(self) -> np.ndarray:
-        """Tokens that are put after each document: ``separator`` without ``begin``."""
+        """Tokens after each document: ``separator`` without the ``begin`` of the next document."""
         return self.separator[: len(self.separator) - len(self.begin)]
 
     def write(self, directory: Path) -> None:
@@ -290,7 +290,7 @@ def from_definition(definition: bytes, settings: Settings = Settings()) -> Token
 
     try:
         encoding: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
-    except Exception as err:  # the library raises no narrower type
+    except Exception as err:  # tokenizers raises plain Exception
         raise ValueError(err) from err
 
     # A fine-tuning script may have saved the tokenizer with truncation or padding: disable them.

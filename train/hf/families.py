@@ -96,10 +96,10 @@ def check_same(file_model: ModelConfig, configured: ModelConfig, source: str) ->
     ``file_model`` is the model of the files, ``configured`` that of the config. Dropout may differ.
     The context may differ, too, unless the config needs more learned positions than the files have.
     """
-    # An option of IMPLIED that is null in the config follows from other options. Once the user has
-    # set what the error lists, these are the options of the model files, so compare the value that
-    # follows from those. If heads do not divide width there, no head_dim follows: then the error
-    # lists head_dim, too.
+    # An option of IMPLIED that is null in the config is computed from other options. The error asks
+    # the user to set these to the values in the model files, so compute null options from the
+    # files' values. If heads do not divide width in the files, head_dim cannot be computed, so the
+    # error lists head_dim, too.
     sizes = _resolved(replace(file_model, **{key: getattr(configured, key) for key in IMPLIED}))
     configured_options = _resolved(configured) | {key: sizes[key] for key in IMPLIED}
     if configured.head_dim is None and file_model.width % file_model.heads:
@@ -360,7 +360,7 @@ def named(config: Mapping[str, Any], source: str) -> Family:
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the family that supports the model, if any does (see Family.incompatibility)."""
+    """Return the only family that may support the model; Family.incompatibility says if it does."""
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

@@ -30,9 +30,9 @@ class Tensors:
     def __init__(self, init_from: str, data: DataConfig) -> None:
         """Open the files and read names and shapes.
 
-        Files of gs:// are copied to ``weights`` in the data directory of ``data``. Raises
-        ConfigError if a file is missing or invalid, and the error of ``storage.failure`` if it
-        cannot be downloaded.
+        A gs:// location is first downloaded to ``weights`` in the directory that
+        ``corpus.data_directory`` returns for ``data``. Raises ConfigError if a file is missing or
+        invalid, and the error of ``storage.failure`` if it cannot be downloaded.
         """
         self.path = _located(init_from, data)
         """Local path of ``init_from``: a file or a directory."""

@@ -135,7 +135,7 @@ class _Weights:
         self._check()
 
     def _identify(self) -> tuple[Family | None, ModelConfig, str]:
-        """Return the files' family, their ModelConfig, and the text that begins errors about them.
+        """Return the files' family, their ModelConfig, and the prefix of errors about the model.
 
         The family is None if the tensors have the names of model.py's parameters. Raises
         ConfigError if the family is unknown.
@@ -144,7 +144,7 @@ class _Weights:
         source = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{source}: model")
-            # Use the config's options if the file has none, because another program wrote it.
+            # A file that another program has written has no options: use those of the config.
             options = asdict(self.model)
             return None, section(ModelConfig, exported or options, source, "model."), source
         if content is None:
@@ -220,7 +220,7 @@ def _file_names(name: str, cfg: ModelConfig, family: Family | None) -> list[str]
 
 
 def _tensor_params(name: str, family: Family | None) -> list[str]:
-    """Return the parameters in the same tensor of a file as ``name``, in their order there."""
+    """Return the parameters that a file stores in one tensor with ``name``, in stored order."""
     if family is None:
         return [name]
     return [other for other in family.names if family.names[other] == family.names[name]]
@@ -259,7 +259,7 @@ def _stored(
 ) -> dict[str, np.ndarray]:
     """Return the tensors that a file has for the parameters ``arrays``, by their names in the file.
 
-    Several parameters are parts of the same tensor (see ``_tensor_params``).
+    If ``arrays`` has several parameters, a file stores them in one tensor (``_tensor_params``).
     """
     name = next(iter(arrays))
     prefix = family.prefix if family and name != "head_dv" else ""
