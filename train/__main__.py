@@ -149,7 +149,7 @@ def _join(job: Job) -> None:
     if job.contract.num_processes > 1:
         from train.run.mesh import join
 
-        # Do not wait long: if a process fails before it joins, nothing ends the other processes.
+        # Do not wait long: if a process fails before it joins, the others wait until this timeout.
         join(job.contract, job.cfg.heartbeat_timeout, join_timeout=300)
 
 

@@ -108,7 +108,7 @@ def repeated(write: Callable[[], None], seconds: float) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(1)  # not longer, because a bucket may not answer
+        thread.join(1)  # wait 1 s at most: a write to a bucket may hang
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     prefix = f".partial-{socket.gethostname()}-"
     for stale in path.parent.glob(f"{prefix}*"):
         with suppress(OSError):
-            # Do not even lock a new directory: the process that has created it locks it now.
+            # Do not try to lock a recent directory: its creator may be about to lock it.
             if time.time() - stale.stat().st_mtime > STALE_SECONDS:
                 with _locked(stale) as is_unused:
                     if is_unused:

@@ -97,7 +97,7 @@ def _parsed(content: bytes | str, source: str) -> Any:
 
 
 def _is_at_asterisk(err: Exception, content: bytes | str) -> bool:
-    """Return whether a value that begins with an asterisk, which YAML reads as an alias, failed."""
+    """Return whether a YAML error is at an asterisk, which YAML reads as the start of an alias."""
     mark = getattr(err, "context_mark", None) or getattr(err, "problem_mark", None)
     text = content if isinstance(content, str) else content.decode(errors="replace")
     return mark is not None and text[mark.index :].startswith("*")

@@ -120,5 +120,5 @@ def attention_flops(instruction: Instruction, computation: Computation) -> float
         suffix, matmuls = "_dq", 3
     q, k = (min(int(blocks.get(f"block_{axis}{suffix}", 512)), t) for axis in ("q", "kv"))
     visible = sum(j * k < (i + 1) * q for i in range(t // q) for j in range(t // k)) * q * k
-    lanes = -(-e // 128) * 128  # matrix units pad heads to 128
+    lanes = -(-e // 128) * 128  # matrix units pad the width of a head to 128
     return matmuls * 2.0 * math.prod(heads) * visible * lanes

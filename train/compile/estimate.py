@@ -71,12 +71,12 @@ class StepTime:
 
     @property
     def low(self) -> float:
-        """Total seconds if fusions other than matmuls reach the memory bandwidth."""
+        """Low estimate in seconds: fusions without matmuls run at the full memory bandwidth."""
         return self._total(self.other_low)
 
     @property
     def high(self) -> float:
-        """Total seconds if fusions other than matmuls take the compiler's estimate of cycles."""
+        """High estimate in seconds: fusions without matmuls take the compiler's cycles."""
         return self._total(self.other_high)
 
     def _total(self, other: float) -> float:
@@ -174,7 +174,7 @@ class _Walk:
             elif opcode == "custom-call":
                 self._kernel(instruction, computation, times)
             elif opcode in ("copy-start", "slice-start"):
-                continue  # these copies overlap with computation
+                continue  # asynchronous copies overlap with computation
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
                     instruction, instruction, times, is_in_loop, counted_channels
@@ -183,7 +183,7 @@ class _Walk:
 
     def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
-            return  # this custom call is no kernel, and costs nothing
+            return  # not a Pallas kernel: its cost is taken as 0
         total, flops = self.total, times * attention_flops(instruction, computation)
         total.kernel_flops += flops
         total.seconds_of[f"kernel {instruction.name}"] += flops / (
@@ -222,10 +222,11 @@ class _Walk:
         is_in_loop: bool,
         counted_channels: set[str],
     ) -> bool:
-        """Add the collectives in a fusion to the total; return whether it has any.
+        """Add the collectives in the fusion ``instruction``; return whether it has any.
 
-        ``instruction`` is the fusion, ``caller`` the outermost fusion around it, which runs
-        ``times`` times. A channel in ``counted_channels`` is not added again.
+        ``caller`` is the outermost fusion that contains ``instruction``, and runs ``times`` times.
+        A collective whose channel is in ``counted_channels`` is skipped, because the total includes
+        it; other channels are added to the set.
         """
         body, has_collective = self._module.computations.get(instruction.called, {}), False
         is_async = "async" in caller.name or "async" in instruction.called
@@ -257,7 +258,7 @@ class _Walk:
         is_in_loop: bool,
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
-        if instruction.opcode.endswith("-start"):  # a -start operation returns its operands, too
+        if instruction.opcode.endswith("-start"):  # the result includes the operands
             names = [name for name in instruction.operands if name in computation]
             operands = sum(computation[name].size() for name in names)
             size = max(size - operands, size // 2)

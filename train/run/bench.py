@@ -76,7 +76,7 @@ def measure(cfg: Config, steps: int) -> BenchResult:
 def _random_batches(cfg: Config, sharding: jax.NamedSharding) -> jax.Array:
     shape = batch_shape(cfg, cfg.compute.steps_per_call, sharding.mesh.size)
     tokens = np.random.default_rng(cfg.seed).integers(0, cfg.model.vocabulary, shape, np.int32)
-    if cfg.data.is_packed:  # let each sequence be one document
+    if cfg.data.is_packed:  # make each sequence a single document
         positions = np.arange(shape[-1])
         tokens[..., 1:, :] = [np.ones_like(positions), positions, positions > 0]
     return jax.make_array_from_callback(shape, sharding, lambda index: tokens[index])

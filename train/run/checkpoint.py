@@ -272,7 +272,7 @@ class Checkpoints:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.damaged"
         if self._fs.exists(aside):
             self._fs.rm(aside, recursive=True)
-        if self._bucket:  # in a bucket, a prefix can't be renamed
+        if self._bucket:  # a bucket can't rename a prefix: copy and remove
             self._fs.copy(path, aside, recursive=True)
             self._fs.rm(path, recursive=True)
         else:
@@ -290,7 +290,8 @@ class Checkpoints:
             if jax.process_index() == 0:
                 self._complete(step)
         except FileNotFoundError:
-            raise  # another attempt may have removed the files, and may be saving this step now
+            # Another attempt may have removed the files and be saving this step: remove nothing.
+            raise
         except Exception:
             if jax.process_index() == 0:
                 self._remove_remains(step)
@@ -376,7 +377,7 @@ class Checkpoints:
         crcs = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            # Read whole files: None is the start and the end of the range.
+            # The start and end None mean whole files.
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")
             crcs |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return crcs

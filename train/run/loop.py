@@ -194,7 +194,7 @@ class Run:
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
-        except Exception as err:  # only after a divergence; otherwise, all saves are complete here
+        except Exception as err:  # a save is still in progress only after a divergence
             log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:

@@ -39,8 +39,8 @@ def join(
     coordinator = contract.coordinator or f"127.0.0.1:{free_port()}"
     host = coordinator.rpartition(":")[0].strip("[]")
     _bypass_proxies(host)
-    # The environment of a run disables this service, because trainers that do not use it would
-    # ignore SIGTERM (docs/own_trainer.md).
+    # The preemption service reports SIGTERM to ``interrupted``. The environment of a run disables
+    # the service, because trainers that do not use it would ignore SIGTERM (docs/own_trainer.md).
     jax.config.update("jax_enable_preemption_service", True)
     jax.distributed.initialize(
         coordinator,
@@ -164,8 +164,8 @@ class SaveRequest:
         requests = jax.make_array_from_callback(
             local_requests.shape, self._sharding, lambda i: local_requests[i]
         )
-        # Dispatch this computation now, although the result is read in a later call. If it were
-        # dispatched then, it would wait for the training steps that are dispatched in between.
+        # Dispatch this computation now and read its result in a later call. A computation that is
+        # dispatched in the later call would have to wait for all training steps before it.
         self._pending = _any(requests)
         return is_agreed
 

@@ -56,7 +56,7 @@ class Report:
             sender.send(record)
 
     def close(self) -> None:
-        """Wait until the services have received all metrics, or CLOSE_TIMEOUT_SECONDS."""
+        """Wait until the services have received all metrics, at most CLOSE_TIMEOUT_SECONDS."""
         end = time.monotonic() + CLOSE_TIMEOUT_SECONDS
         for sender in self._senders:
             sender.close(end)
@@ -93,7 +93,7 @@ class Sender:
             with self._service as send:
                 while record := self._records.get():
                     send(record)
-        except Exception as err:  # any error of a library or the network
+        except Exception as err:  # the library of a service can raise any error
             log.warning("%s: %s; the run continues without this report", self._name, one_line(err))
 
 
@@ -151,7 +151,7 @@ def wandb(cfg: Config, contract: Contract) -> Iterator[Callable[[Record], None]]
             console="off",
             silent=True,
             finish_timeout=CLOSE_TIMEOUT_SECONDS / 2,
-            # By default, W&B's button that stops a run interrupts the trainer's main thread.
+            # Ignore W&B's stop button, which by default interrupts the trainer's main thread.
             stop_fn=lambda: None,
         ),
     )

@@ -41,7 +41,7 @@ class Watchdog:
         seconds = max(START_SECONDS, self._seconds)
         while self._event.wait(seconds):
             self._event.clear()
-            if self._off:  # check after clear(), which also clears the event that off() sets
+            if self._off:  # read after clear(), which may clear what off() has set
                 return
             seconds = self._seconds
         self._end(seconds)
@@ -58,5 +58,5 @@ class Watchdog:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:  # exit even if stderr is closed
+        finally:  # exit even if writing to stderr fails
             os._exit(HUNG)
