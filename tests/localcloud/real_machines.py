@@ -28,7 +28,7 @@ def new_key(directory: Path) -> Path:
 def ssh(
     key: Path, address: str, command: str, user: str = "tpu", *, connect_s: int = 10
 ) -> subprocess.CompletedProcess:
-    """Run a command on a machine, for 120 s at most; ``connect_s`` limits the connection."""
+    """Run a command on a machine, for 120 s at most; connecting may take ``connect_s`` seconds."""
     return subprocess.run(
         ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
          f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", f"ConnectTimeout={connect_s}",

@@ -133,7 +133,7 @@ def test_machines_without_sharing_have_their_own_mnt_shared(key):
 
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     address = addresses(pod)[1]
-    # Each boot of a machine creates a new namespace.
+    # Each boot of a machine creates a new PID namespace, so a change of it shows a reboot.
     print_namespace = "stat -c %Y-%i /proc/1/ns/pid"
     before = ssh(key, address, f"echo kept > ~/note; {print_namespace}").stdout
     ssh(key, address, "sudo systemctl reboot")

@@ -29,7 +29,7 @@ def local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
 
 @pytest.fixture
 def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace ``cloud.down`` with removal of the directory; return the names it was called for."""
+    """Make ``cloud.down`` only remove the directory, and add the cloud's name to the list."""
     names = []
 
     def down(local_cloud: LocalCloud, *, report: cloud.Report) -> None:

@@ -8,7 +8,7 @@ HERE = f"/compute/v1/projects/{PROJECT}"
 
 
 class Compute:
-    """A client; ``done`` waits until an operation has ended, as Google's clients do."""
+    """A client of the Compute API with the credentials of ``LocalApi``."""
 
     def __init__(self, api: LocalApi) -> None:
         self.api = api

@@ -148,7 +148,7 @@ def check_message(
 ) -> None:
     """Check a JSON value against the schema with this name. Raises SchemaError.
 
-    ``as_requested``: the value repeats a request, in which fields may be missing.
+    If ``as_requested``, the value is a copy of a request's body, in which fields may be missing.
     """
     kind = document(api)["schemas"][schema]
     properties = kind.get("properties", {})
@@ -164,7 +164,7 @@ def check_message(
         _require(("endTime" in value) == done, path, value, "with an end as it is DONE")
         _require((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
     elif schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
-        raise SchemaError(f"{path}: an operation is done with a response or an error: {value}")
+        raise SchemaError(f"{path}: done is true exactly with a response or an error: {value}")
     for name, item in value.items():
         if (schema, name) != ("Operation", "done"):
             _check_value(item, properties[name], api, f"{path}.{name}")

@@ -1,4 +1,4 @@
-"""A server that tests run in a process and kill.
+"""A local cloud's API server, which tests run in its own process and kill.
 
 Its machines are directories, which survive a kill like real machines. Each start or deletion of a
 machine takes ``delay`` seconds.

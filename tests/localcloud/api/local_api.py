@@ -85,7 +85,7 @@ class LocalApi:
         self._thread.join(20)
 
     def interrupt(self) -> None:
-        """Stop the server while machines wait for ``machines.hold``; then let them start."""
+        """Stop the server while machines wait to start; then let them start (``machines.hold``)."""
         self.server.stop()
         wait_for(self.server._jobs._stopping.is_set)
         self.machines.hold.set()

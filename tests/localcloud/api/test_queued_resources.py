@@ -273,7 +273,7 @@ def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, mon
         return nodes
 
     monkeypatch.setattr(NodeTable, "of_queued_resource", read_slowly)
-    local_api.faults(":clear")  # this wakes the reconcile loop
+    local_api.faults(":clear")  # a change of faults wakes the reconcile loop
 
     [operation] = wait_for(lambda: answers)
 

@@ -124,7 +124,7 @@ def free_port() -> int:
 class Killable(LocalApi):
     """A ``LocalApi`` whose server runs in its own process, so that a test can kill it.
 
-    The process is a fork of one that has imported the server, because the tests start many.
+    Each server is forked from a process that has already imported its modules, which is faster.
     """
 
     delay = 0.15

@@ -120,5 +120,5 @@ def test_a_done_operation_has_either_a_response_or_an_error(end):
     metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"}
     operation = {"name": "o", "metadata": metadata, "done": True, **end}
 
-    with pytest.raises(SchemaError, match="done with a response or an error"):
+    with pytest.raises(SchemaError, match="done is true exactly with a response or an error"):
         check_message(operation, "Operation", "v2", "operation")

@@ -8,7 +8,7 @@ from localcloud.machines import processes
 
 
 def sleeper(argument: str, *, deaf: bool = False) -> subprocess.Popen:
-    """Start a process that has this argument and ends in a minute; if ``deaf``, ignoring TERM."""
+    """Start a process with this argument that sleeps for a minute; if ``deaf``, it ignores TERM."""
     code = "import signal, sys, time\n"
     if deaf:
         code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -13,7 +13,7 @@ DEBIAN_13 = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopy
 
 @pytest.fixture
 def vm_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QemuImage:
-    """An image on a Debian host without KVM. Building a newer qemu creates an empty directory."""
+    """A machine image on a Debian host without KVM; the build of a newer qemu is faked."""
 
     def make(tree: Path, command: list[str], report: object) -> None:
         assert f"{tree}.partial-" in " ".join(command)

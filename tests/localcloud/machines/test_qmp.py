@@ -11,7 +11,7 @@ from localcloud.machines import qmp
 
 @pytest.fixture
 def qemu(tmp_path):
-    """Serve a QMP socket; yield its directory, and the list of answers to each command."""
+    """Serve a QMP socket; yield its directory, and a dictionary of the answers by command."""
     answers = {"qmp_capabilities": [{"return": {}}]}
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / qmp.SOCKET))
