@@ -26,7 +26,7 @@ from tests.train.bucket import emulated_bucket
 from train.core.config import Config, build
 from train.run import contract
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # child processes inherit this
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for child processes, too
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -105,7 +105,8 @@ def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # JAX reads variables when it is imported, and tests of other folders may have done that.
+    # Set options, not environment variables: tests of other folders may have imported JAX, which
+    # reads the variables only then.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_disable_most_optimizations", True)
     return directory
@@ -148,7 +149,7 @@ def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Att
     ) -> Attempt:
         """Start a run.
 
-        Process i gets ``overrides`` and ``process_overrides[i]``; Attempt gets ``options``.
+        Process i gets ``overrides`` and ``process_overrides[i]``; ``options`` are for Attempt.
         """
         options["environment"] = QUICKLY_COMPILED | options.get("environment", {})
         processes = range(options.get("processes", PROCESSES))
@@ -163,10 +164,7 @@ def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Att
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Start an emulator with an empty bucket; yield the environment variables that select it.
-
-    They are also set in this process.
-    """
+    """Serve an empty bucket; set and yield the environment variables that clients need."""
     with emulated_bucket() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)

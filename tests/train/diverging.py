@@ -18,7 +18,10 @@ NAN_STEP = 20
 
 
 class Loss:
-    """The loss of a step: NaN from step NAN_STEP on. ``is_ready()`` returns a constant."""
+    """The loss of a step: NaN from step NAN_STEP on.
+
+    ``is_ready()`` always returns the argument ``is_ready``.
+    """
 
     def __init__(self, step: int, loss: jax.Array, is_ready: bool) -> None:
         self.loss, self.factor = loss, np.nan if step >= NAN_STEP else 1
@@ -29,7 +32,10 @@ class Loss:
 
 
 class Diverging(InFlight):
-    """Like the trainer's queue of steps, with losses that diverge. ``last`` is the newest step."""
+    """The trainer's queue of unfinished steps, with losses that become NaN.
+
+    ``last`` is the newest step.
+    """
 
     is_immediate = True
     last = 0

@@ -22,7 +22,7 @@ def logits_of(params: model.Params, tokens_bt: np.ndarray, cfg: Config) -> jax.A
 
 @partial(jax.jit, static_argnums=2)
 def mean_loss(params: model.Params, sequences: np.ndarray, cfg: Config) -> jax.Array:
-    """Return the mean loss of the learned tokens.
+    """Return the mean loss over the tokens that the model learns to predict.
 
     ``sequences`` are tokens (b, t + 1) or packed documents (b, 4, t + 1), as in ``model.loss``.
     """
@@ -49,9 +49,9 @@ def fixed_batches(cfg: Config, steps: int) -> np.ndarray:
 
 
 def losses(cfg: Config, steps: int, devices: jax.sharding.Mesh | None = None) -> np.ndarray:
-    """Return the losses of the first steps on ``fixed_batches``.
+    """Return the losses of the first ``steps`` training steps on ``fixed_batches``.
 
-    ``devices`` is the current mesh, if one is set.
+    Batches are sharded over the mesh ``devices``, which must be the current one if given.
     """
     n, batches = cfg.compute.steps_per_call, fixed_batches(cfg, steps)
     state, values_of_steps = jax.jit(step.fresh_state, static_argnums=0)(cfg), []

@@ -31,12 +31,14 @@ COMPILED = f"{CHECKPOINTS}/compiled"
 
 @dataclass(frozen=True)
 class Resumed:
-    """The result of both attempts; ``damaged`` is the step of the damaged checkpoint."""
+    """What a killed attempt and the attempt that resumed its run left behind."""
 
     damaged: int
+    """The step of the checkpoint that was damaged between the attempts."""
     first: Path
-    """Run directory of the first attempt; ``second`` is that of the second attempt."""
+    """Run directory of the first attempt."""
     second: Path
+    """Run directory of the second attempt."""
     second_log: str
     files: Any
     """The file system of the bucket."""

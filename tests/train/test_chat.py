@@ -1,4 +1,4 @@
-"""Conversations: templates, which tokens are learned, special tokens of the tokenizer itself."""
+"""Conversations: chat templates, learned tokens, and special tokens that a tokenizer adds."""
 
 import json
 import shutil

@@ -196,7 +196,10 @@ def test_checkpoints_that_all_lost_their_manifest_are_refused_and_stay(saved: Pa
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
-    """Open a directory as the given process; return the text it passes to mesh.check_equal."""
+    """Open a checkpoint directory as process ``process``.
+
+    Return the text by which mesh.check_equal would compare this process with process 0.
+    """
     texts = []
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_index", lambda: process)
@@ -229,9 +232,9 @@ def test_a_process_waits_until_it_sees_the_file_of_process_0(
 def test_only_the_newest_temporary_checkpoint_is_kept(
     make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
-    """Temporary checkpoints are saved every 16 steps.
+    """With ``minutes`` near 0, a temporary checkpoint is saved every 16 steps.
 
-    A save follows eight training calls after its request, the next request eight calls after that.
+    A request leads to a save eight steps later; the next request follows eight steps after it.
     """
     cfg = make_config(checkpoint={"every": 15, "keep": None, "minutes": 1e-9})
     assert train_here(cfg, tmp_path) == contract.DONE

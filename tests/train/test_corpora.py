@@ -143,7 +143,7 @@ def config_in(directory: Path) -> DataConfig:
 
 
 def forbid(path: Path, mode: int) -> None:
-    """Change the mode of a path as its owner, even after as_nobody has changed the user."""
+    """Change the mode of a path as the real user; as_nobody may have changed the effective one."""
     acting = os.geteuid()
     os.seteuid(os.getuid())
     path.chmod(mode)

@@ -1,4 +1,4 @@
-"""Real programs of libtpu's compiler: ``python -m train compile``, and known matmuls.
+"""Estimates for programs from libtpu's compiler: training steps, and matmuls of known cost.
 
 The tests need .venv-tpu, which make env-compile creates; without it, they are skipped.
 """
@@ -104,10 +104,11 @@ json.dump((matmuls, reduced), sys.stdout)
 
 @pytest.fixture(scope="module")
 def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
-    """Run PROGRAMS; return estimates for two matmul programs and for two training steps.
+    """Run PROGRAMS; return the estimates of two matmul programs and of two training steps.
 
-    For one matmul and for ten in a loop: FLOPs in units of one matmul, and FLOP/s relative to the
-    chip's peak. For a step with each ``compute.sync``: bytes reduced in loops and outside loops.
+    The matmul programs are one matmul and a loop of ten. Their estimates are FLOPs, in units of one
+    matmul, and FLOP/s, as a share of the chip's peak. The training steps have one value of
+    ``compute.sync`` each. Their estimates are bytes reduced across chips in loops and outside.
     """
     done = run("-c", PROGRAMS)
     assert done.returncode == 0, done.stderr
@@ -124,6 +125,7 @@ def test_matmuls_have_exact_flops_and_a_plausible_speed(costs):
 def test_gradients_are_added_up_over_devices_once_per_step(costs):
     reduced, parameters = costs[1], 239_488
     in_loop, per_step = reduced["step"]
-    assert in_loop < 0.001 * parameters  # only losses of microbatches are added up in the loop
+    # The loop over microbatches reduces only their losses, no gradients.
+    assert in_loop < 0.001 * parameters
     assert 2 * parameters <= per_step < 5 * parameters
     assert reduced["microbatch"][0] > 4 * parameters

@@ -74,7 +74,8 @@ ARRAY = "bf16[2,8,1024,128]{3,2,1,0}"
 )
 def test_an_attention_kernel_does_not_count_masked_blocks(name, suffix, result, matmuls):
     costs = estimate(KERNEL.format(name=name, suffix=suffix, result=result), SLICE)
-    visible = 3 * 512 * 512  # the one of the 2 x 2 blocks above the diagonal is masked
+    # The causal mask hides one of the 2 x 2 blocks, the one above the diagonal.
+    visible = 3 * 512 * 512
     assert costs.kernel_flops == matmuls * 2 * 2 * 8 * visible * 128
     peak = SLICE.chip.peak_flops
     assert costs.time().kernels == costs.kernel_flops / (KERNEL_SHARE * peak)
