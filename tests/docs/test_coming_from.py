@@ -18,7 +18,7 @@ COMMAND = re.compile(r"`(?:ansible-playbook|ansible|ansible-console|ansible-inve
 SETTING = re.compile(r"`[a-z_]+: [^`]+` in |`tpufleet\.core\.\w+`")
 REASON = re.compile(r"(?:none|nothing)[^:]*: \S|\[as with ")
 PAGES = ("docs/coming_from.md", "docs/cookbook.md")
-#: Option values that select what a command does. All others are names, paths or numbers of users.
+#: Values that select what a command does. Other values are names, paths or numbers of the user.
 CHOICES = {"done", "jupyter", "newest", "slice", "tensorboard", "true"}
 #: Beginnings of the commands that no test runs literally, with the reason.
 NOT_RUN = {

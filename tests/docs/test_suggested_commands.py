@@ -28,7 +28,7 @@ IMPORTED = re.compile(r"import_playbook: (\S+)")
 ROLE = re.compile(r"(?:role|name): ([a-z_]+)(?:,|$)", re.MULTILINE)
 
 
-#: Events of a record's history, not commands.
+#: Texts of events in a record, which look like commands but are none.
 EVENTS = {"stopped by kill.yml"}
 
 

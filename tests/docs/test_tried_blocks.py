@@ -53,7 +53,7 @@ def locations(group: list[Block]) -> str:
 
 
 def run(group: list[Block], environment: dict[str, str]) -> None:
-    """Run the first block's commands in one shell; compare their output with all the blocks."""
+    """Run the first block's commands in one shell; check the output that each block shows."""
     first = group[0]
     script = "\n".join(f"echo '{SPLIT}'\n{command}" for command in first.commands)
     result = subprocess.run(

@@ -95,7 +95,7 @@ def fleet(tmp_path_factory):
         address = script(fleet, "hub-w0", "hostname -I").split()[0]
         engine = ENGINE.format(address=address, host=REGISTRY.partition(":")[0], registry=REGISTRY)
         script(fleet, "hub-w0", engine + START_REGISTRY.format(address=address, token=TOKEN))
-        startup = f"#!/bin/sh\n{engine}touch /dev/accel0\n"  # stands for a TPU chip
+        startup = f"#!/bin/sh\n{engine}touch /dev/accel0\n"  # a fake TPU device
         packages = ["ca-certificates", "e2fsprogs", "logrotate", "nftables", "podman"]
         variables = {
             "tpu_fleet": [

@@ -141,7 +141,8 @@ def launch(tmp_path_factory, trainer: Trainer, requirements: Path) -> tuple[str,
         "-e",
         f"requirements={requirements}",
     )
-    env = "MARIN_PREFIX=/mnt/shared/marin"  # the default is a bucket of Levanter's authors
+    # By default, Levanter writes to a bucket of its authors.
+    env = "MARIN_PREFIX=/mnt/shared/marin"
     command = f"command={shlex.quote(trainer.command)}"
     return ("train.yml", *options, "-e", f"env={env}", "-e", command)
 

@@ -26,7 +26,7 @@ LISTENER = (
     "held = [socket.create_server(('', port)) for port in (6006, 8476)]; "
     "time.sleep(600)"
 )
-# Directories that other users of a worker may read, without those of the image's packages.
+# Directories to search for secrets that other users of a worker can read.
 READABLE = (
     *("/etc", "/var", "/run", "/home", "/root", "/mnt", "/srv", "/opt/tpufleet/releases"),
     *("/tmp", "/dev/shm"),  # noqa: S108
@@ -200,7 +200,7 @@ def launched(fleet, tmp_path_factory):
 
     def play(playbook: str, *options: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            # A variable, because it also applies to the playbooks that restart.yml starts.
+            # Unlike the option -vvv, this also applies to the playbooks that restart.yml starts.
             verbose.setenv("ANSIBLE_VERBOSITY", "3")
             played = fleet.must_play(playbook, *common, *options)
         printed[playbook] = printed.get(playbook, "") + played.output
@@ -225,7 +225,8 @@ def launched(fleet, tmp_path_factory):
         play("playbooks/fetch.yml", *bundle, "-e", "bundle=true")
         play("playbooks/doctor.yml")
         play("playbooks/watch.yml")
-        for worker in workers(fleet):  # so that until_read waits for the next attempt's trainer
+        # Empty the logs, so that until_read waits for the trainer of the next attempt.
+        for worker in workers(fleet):
             fleet.on(worker, "truncate", "--size=0", f"/var/lib/tpufleet/runs/{RUN}/log")
         play("playbooks/restart.yml", "-e", f"run={RUN}")
         add_token("the next attempt's rendezvous token")

@@ -180,6 +180,6 @@ def test_the_output_of_runs_is_readable_after_all_tpus_are_deleted(fleet, output
 
 
 def steps_of_attempt(output: Output) -> list[dict]:
-    """Return the lines of the newest attempt in the log: those since the last step 0."""
+    """Return the log's lines from the last step 0 on, which the newest attempt wrote."""
     written = output.written("log")
     return written[max(index for index, line in enumerate(written) if line["step"] == 0) :]

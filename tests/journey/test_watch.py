@@ -1,4 +1,4 @@
-"""The watch alone recovers a run whose TPU is lost; each step has the same loss as without that.
+"""The watch alone recovers a run whose TPU is lost, with the losses of an uninterrupted run.
 
 Each test continues where the previous one in this file ended. Records and checkpoints are in the
 cloud's bucket, as with several controllers.

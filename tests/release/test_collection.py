@@ -40,7 +40,7 @@ def installed(tmp_path_factory) -> Installed:
         untracked = release.ROOT / UNTRACKED
         untracked.touch()
         try:
-            archive = release.build(Path("dist"))  # make release also passes a relative path
+            archive = release.build(Path("dist"))  # a relative path, as from ``make release``
         finally:
             untracked.unlink()
     return Installed(archive, directory, release.installed(archive, directory))
