@@ -39,7 +39,7 @@ def pod(*processes: ProcessStatus, **more: Any) -> Observation:
 
 
 def lost(state: str = "PREEMPTED", **more: Any) -> Observation:
-    """Return the observation of a TPU that two listings show in this state."""
+    """Return the observation of a lost TPU, whose state a second list of TPUs has confirmed."""
     return Observation(state, **({"is_confirmed": True} | more))
 
 
@@ -55,23 +55,23 @@ def decided(
     limits: Limits = LIMITS,
     **fields: Any,
 ) -> Decision:
-    """Decide for a run in its third attempt with checkpoints in a bucket."""
+    """Return the watch's decision for a run in its third attempt, with checkpoints in a bucket."""
     record = run_record(attempt=3, watch=watch or {}, **fields)
     return decide(record, observed, NOW, limits)
 
 
 def causes(decision: Decision) -> list[str]:
-    """Return the codes of a decision's causes."""
+    """Return the codes of the causes that a decision names."""
     return [cause.code.value for cause in decision.causes]
 
 
 def values(decision: Decision) -> dict[str, Any]:
-    """Return the values of all causes of a decision."""
+    """Return the values in the causes of a decision, such as times and counts, by name."""
     return {name: value for cause in decision.causes for name, value in cause.values.items()}
 
 
 def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the fields of the watch's memory that a decision has changed."""
+    """Return the fields that a decision changes in what the watch remembers of a run."""
     default_fields = asdict(Memory.of(watch or {}))
     return {
         name: value

@@ -29,7 +29,10 @@ LOST = replace(POD, state="PREEMPTED")
 
 @dataclass(frozen=True)
 class RecordingActor(Actor):
-    """Actor that only records plays; each play calls the next of ``callbacks``."""
+    """Actor of the watch that records plays instead of running them.
+
+    Each play calls the next of ``callbacks``, if one is left.
+    """
 
     plays: list[Play] = field(default_factory=list)
     callbacks: list[Any] = field(default_factory=list)
@@ -91,7 +94,7 @@ class Controller:
         return WatchPass(**(defaults | more))
 
     def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
-        """Return a snapshot of the inventory and workers' answers; by default, all are idle."""
+        """Return a snapshot of the TPUs and workers' answers; by default, no worker has a run."""
         hosts = {
             f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
             for tpu in self.listing
@@ -102,7 +105,7 @@ class Controller:
         return replace(Snapshot(hosts, answers, (tuple(self.listing),), self.now), **more)
 
     def pass_once(self, snapshot: Snapshot | None = None, **more: Any) -> list[RunOutcome]:
-        """Confirm, decide and act for all records."""
+        """Run one pass of the watch over all records: confirm losses, decide and act."""
         watch, snapshot = self.watch(**more), snapshot or self.snapshot()
         records = watch.store.read_all().usable
         return watch.act(records, watch.confirm(records.values(), snapshot))

@@ -25,7 +25,7 @@ LOCK = hashlib.sha256(LOCK_TEXT).hexdigest()
 
 
 def _staged(folder: Path) -> str:
-    """Stage a tree of one file; return its release id."""
+    """Stage code with one file; return the id of its release."""
     (folder / "code").mkdir()
     (folder / "code/train.py").write_text("print('hello')\n")
     return release_id(stage(folder / "code", [], folder / "staged"))

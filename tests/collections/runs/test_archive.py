@@ -115,14 +115,14 @@ def test_a_run_that_changes_during_archiving_is_not_archived(folders):
 
 
 class SlowFolder(RecordFolder):
-    """Records whose every read takes ``seconds`` of simulated time, counted per thread."""
+    """Store in which each read of a record takes ``seconds`` of simulated time in its thread."""
 
     def __init__(self, folder: str, seconds: float) -> None:
         super().__init__(folder)
         self._seconds, self._elapsed, self._lock = seconds, {}, threading.Lock()
 
     def read(self, run):
-        time.sleep(0.0005)  # lets the other threads run
+        time.sleep(0.0005)  # so that other threads also read
         with self._lock:
             thread_id = threading.get_ident()
             self._elapsed[thread_id] = self._elapsed.get(thread_id, 0.0) + self._seconds

@@ -30,7 +30,10 @@ def take_turns_in_folder(folder: str, turns: int, log: str) -> None:
 
 
 def take_turns(leases: Leases, turns: int, log: str) -> None:
-    """Hold the lease ``turns`` times; log when each turn began and ended, and its fence."""
+    """Hold the lease ``turns`` times; log the begin and end of each turn, and its fence.
+
+    A fence is a number that is higher for each later holder of a lease.
+    """
     while turns:
         try:
             with leases.held("runs-of-pod") as lease:
@@ -82,7 +85,7 @@ def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(emulator, tmp_pa
 
 
 class TwoControllers(RuleBasedStateMachine):
-    """Two controllers with different clocks: one holder at a time, and fences grow."""
+    """Two controllers with different clocks: one holder at a time, and fence numbers grow."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ START_TIME = 1e9
 
 
 class Documents(RecordFolder):
-    """Documents in memory; each change raises the next of ``failures`` unless it is None."""
+    """Store in memory; ``failures`` are the errors of its next changes, None for a success."""
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, Any]] = {}
@@ -44,7 +44,7 @@ class Documents(RecordFolder):
 
 
 class Clock:
-    """True time, and controllers whose clocks differ from it by ``skew`` seconds."""
+    """Simulated time, and leases of controllers whose clocks are ``skew`` seconds ahead of it."""
 
     def __init__(self) -> None:
         self.now = START_TIME
@@ -242,7 +242,7 @@ def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
 
 
 class Rounds(threading.Event):
-    """Event whose ``wait`` calls the next of ``callbacks``; it counts as set when none is left."""
+    """Event whose ``wait`` calls the next callback and returns False, or True if none is left."""
 
     def __init__(self, *callbacks: Any) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Rounds(threading.Event):
 
 
 def nothing() -> None:
-    """Callback for a wait between two renewals in which nothing happens."""
+    """Do nothing: callback for a wait between two renewals of a lease."""
 
 
 def test_a_lease_is_renewed_every_20_seconds(lease, documents, clock):

@@ -24,7 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log impor
 
 from harness.playbooks import ROOT
 
-# Starts a process in another session that ignores SIGTERM, as Ansible's workers do.
+# A shell and its child ignore SIGTERM. The child has its own session, like Ansible's workers.
 STUBBORN = """
 trap '' TERM
 setsid sh -c "trap '' TERM; echo \\$\\$ >> pids; while :; do sleep 0.1; done" &
@@ -121,7 +121,7 @@ PLAYBOOK = """
 
 @pytest.fixture
 def run_playbook(tmp_path, monkeypatch):
-    """Return a function that runs a playbook for a run as the watch does; it returns the error."""
+    """Return a function that runs a playbook as the watch does and returns its error or ""."""
     # The ansible.cfg of the project names an inventory that calls Google's API.
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(ROOT / "collections"))

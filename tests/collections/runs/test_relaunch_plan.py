@@ -37,7 +37,7 @@ OTHER_OPTIONS = {
 
 @dataclass
 class Relaunches:
-    """Results of run_plan by the name of the case, from one call of ansible-playbook."""
+    """Results of run_plan in one playbook: ``plans`` has them by the name of the test case."""
 
     plans: dict[str, dict[str, Any]]
     output: str
@@ -51,7 +51,7 @@ class Relaunches:
 
 
 def task(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the task that plans the relaunch of a run with this record and its code."""
+    """Cache the run's code and write its record; return a task that plans its relaunch."""
     state_dir = keep_release(folder / name)
     (state_dir / "runs").mkdir()
     (state_dir / "runs/mine.json").write_text(json.dumps(record))

@@ -112,7 +112,7 @@ def test_a_release_that_is_not_cached_is_an_error(tmp_path):
 
 def test_code_that_changes_while_it_is_copied_is_not_cached(code):
     tree, name = staged(code)
-    # This also changes the staged tree, which consists of hard links.
+    # The staged tree consists of hard links, so this write also changes the tree.
     (code / "train/main.py").write_text("print('changed')\n")
     releases = code.with_name("releases")
 

@@ -1,4 +1,4 @@
-"""The steps of train.yml, with modules that return the answers of the test."""
+"""The steps of train.yml, with fake modules that return what the test sets."""
 
 import hashlib
 import json
@@ -70,10 +70,10 @@ STARTED = {**ABSENT, "started": True, "changed": True, "info": report("starting"
 
 
 class Fleet:
-    """Two workers whose modules return ``answers``; by default, a run starts on both.
+    """Two workers with fake modules that return ``answers``; by default, a run starts on both.
 
-    A key of ``answers`` is the value of a module's option ``state``, or the module's name if the
-    call does not set it. A process id may follow, as in ``launched 1``.
+    ``answers`` has results of modules by the option ``state`` of the call, or by the module's name
+    if the call has no ``state``. The key "launched 1" applies only to process id 1.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""When a pass lists the TPUs again, and what it needs before a destructive action."""
+"""A second list of TPUs confirms a lost TPU and, if the first one is old, precedes a kill."""
 
 from dataclasses import replace
 

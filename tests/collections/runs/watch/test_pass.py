@@ -141,7 +141,7 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
     crash = answers(owner, ended("1"))
     before = stored_text(owner)
 
-    for _ in range(20):  # more passes than any budget allows actions
+    for _ in range(20):  # every budget of repeated actions is lower
         (waiting,) = without.pass_once(crash)
         without.now += 3600
 
@@ -289,7 +289,7 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
 
 
 def events(controller, run="mine"):
-    """Return the kinds of a run's events; for events of the watch, the action."""
+    """Return each event of a run's record: the action of the watch, or the kind of other events."""
     history = controller.records.read(run)["history"]
     return [event.get("action") or event["kind"] for event in history]
 

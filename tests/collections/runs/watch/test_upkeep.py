@@ -61,7 +61,7 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
 
 
 def idle_for(controller, seconds) -> RecordFolder:
-    """Return the watch's folder of idle TPUs; in it, a TPU has been idle for ``seconds``."""
+    """Record that a TPU has been idle for ``seconds``; return the watch's folder of idle TPUs."""
     idle = RecordFolder(str(controller.fleet_state / "idle"))
     idle.change(f"pod_{ZONE}", 0, {"id": TWO.id, "since": controller.now - seconds}, {})
     return idle
