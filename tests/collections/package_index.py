@@ -27,5 +27,5 @@ def publish(index: Path, name: str, version: str, needs: str = "") -> None:
 
 
 def variables(index: Path) -> dict[str, str]:
-    """Return the environment variables with which uv uses only this index."""
+    """Return environment variables that make uv use only this index."""
     return {"UV_DEFAULT_INDEX": index.as_uri(), "UV_OFFLINE": "1"}

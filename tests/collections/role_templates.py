@@ -10,7 +10,7 @@ from localcloud.local_cloud import PROJECT_ROOT
 
 
 def rendered(template: str, **variables: Any) -> str:
-    """Return the text of ``ROLE/FILE`` below ``roles/ROLE/templates``."""
+    """Render a role's template, named as ``ROLE/FILE``; return the text."""
     role, _, name = template.partition("/")
     environment = Environment(  # noqa: S701 - configuration files, not HTML
         loader=FileSystemLoader(PROJECT_ROOT / "roles" / role / "templates"),

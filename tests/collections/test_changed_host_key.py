@@ -23,7 +23,10 @@ def new_key(path: Path) -> str:
 
 
 def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
-    """Connect to an sshd with the key ``host`` while known_hosts has ``known``; return stderr."""
+    """Connect to an sshd that has the key in ``tmp_path``/host; return ssh's stderr.
+
+    ``known`` is the key of this worker in the known_hosts file.
+    """
     file = tmp_path / "known_hosts"
     KnownHostsFile(file).add([KnownHost("4711-w0", {"ssh-ed25519": known})])
     # sshd -i uses its standard input and output, so it needs no port.

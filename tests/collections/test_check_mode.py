@@ -82,7 +82,7 @@ def imports_of(file: Path) -> set[Path]:
 
 
 def calls_the_cloud(name: str) -> bool:
-    """Return whether a module, or the action of this name, imports a client of Google's APIs."""
+    """Return whether a module or action plugin imports a client of Google's APIs."""
     todo = {file for kind in ("modules", "action") for file in PLUGINS.glob(f"{kind}/{name}.py")}
     visited: set[Path] = set()
     while todo:
@@ -141,7 +141,7 @@ class Step:
 
 
 def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
-    """Run the module of an entry of ``TABLE``, or the action of its name."""
+    """Run the module or action plugin that a key of ``TABLE`` names."""
     name, options = key.split(",")[0], TABLE[key][0]
     variables = {"tpu_api": api_variable(api), "tpu_fleet": FLEET["fleet"]}
     variables |= {"hostvars": {}, "groups": {"all": []}}

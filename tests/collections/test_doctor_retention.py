@@ -34,7 +34,7 @@ def bucket(*rules):
 
 
 def proposed(finding):
-    """Return the rules that the proposed command sets, parsed as by a shell."""
+    """Return the lifecycle rules that the command in a finding's fix would set."""
     echo, text, *other_words = shlex.split(finding.fix)
     assert echo == "echo"
     assert " ".join(other_words) == (
@@ -71,7 +71,7 @@ def test_a_bucket_that_keeps_output_long_enough_is_fine(days, rules, message):
         ((rule(30),), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
         ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
-        # A rule with another condition does not delete all output, so it is kept.
+        # The proposal keeps a rule with another condition, because it does not delete all output.
         ((rule(90, isLive=False),), [rule(90, isLive=False)]),
     ],
 )

@@ -1,6 +1,7 @@
 """create.yml, killed at any moment and run again, creates every TPU of the fleet exactly once.
 
-Six moments by default, more with TPUFLEET_KILLS=40. A moment is a number of answered requests.
+The playbook is killed once the API has answered a random number of requests. TPUFLEET_KILLS is how
+often the test does this, 6 by default.
 """
 
 import os
@@ -26,7 +27,7 @@ FLEET = [
     {"name": "sweep", "zone": "us-central2-b", "accelerator_type": "v4-8", "count": 2},
     {"name": "later", "zone": "us-central2-b", "accelerator_type": "v4-8", "queued": {}},
 ]
-#: The addresses of the workers have no machines, so no task is run there.
+#: No machine has the workers' addresses, so tasks run only on the controller.
 HERE = ("--limit", "localhost")
 NODES = ["later", "pod", "sweep-0", "sweep-1"]
 
@@ -100,7 +101,7 @@ def test_create_killed_at_any_moment_and_run_again_creates_the_fleet_once(cloud:
     process = cloud.start()
     wait_for(lambda: cloud.requests() >= moment or process.poll() is not None, timeout_s=120)
     process_tree = tree_of(process.pid)
-    # With even seeds only the main process is killed; its children continue beside the next run.
+    # An even seed kills only the main process, so its children work beside the next create.yml.
     kill_all(process_tree if seed % 2 else process_tree[:1])
     process.wait(timeout=30)
     complete_fleet(cloud)

@@ -135,7 +135,7 @@ def test_check_mode_unmounts_nothing(worker):
 
 
 def exports_of(worker, *paths: str, tpu_partial: bool) -> list[str]:
-    """Export these directories of localhost by the role; return the texts of the exports files."""
+    """Export directories of this computer by NFS with the role; return its exports files' texts."""
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
     variables = {

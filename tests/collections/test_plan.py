@@ -1,4 +1,4 @@
-"""The plan of a fleet: TPUs to create, TPUs not in the fleet file, dead requests, and chips."""
+"""The plan of a fleet: what would be created, what is not in the fleet file, and its chips."""
 
 from dataclasses import replace
 from datetime import date

@@ -181,7 +181,7 @@ def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environ
     crontab.chmod(0o755)
     table.touch()
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    # USER names the fleet.
+    # The timer needs USER, because the default name of the fleet is made from it.
     variables = {"USER": "ada@b.c", "no_proxy": "10.0.0.0/8", "CLOUDSDK_CONFIG": "/a@1", "ODD": "b"}
     proxies = {"HTTPS_PROXY": "http://bob:secret@proxy:3128", "http_proxy": "bob:secret@proxy"}
     environment = {**environment, "PATH": path, **variables, **proxies}

@@ -101,7 +101,7 @@ def test_no_private_name_of_ansible_core_is_overridden(file):
 
 
 def imports(file: Path) -> set[tuple[int, str]]:
-    """Return the imports of a file: number of leading dots, and module."""
+    """Return the number of leading dots and the module of each import in a file."""
     found = set()
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):

@@ -95,7 +95,8 @@ def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
     ensure_requested(api, DEMO, timeout=20)
     with pytest.raises(errors.InvalidRequest) as refused:
         ensure_not_requested(api, ZONE, "demo", timeout=20)
-    assert "set force" not in str(refused.value)  # delete.yml has no such option
+    # The error must not suggest the option ``force``, which delete.yml does not have.
+    assert "set force" not in str(refused.value)
     assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True, check=True).changed
     assert local_api.node("demo")["state"] == "READY"
     assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True).changed

@@ -17,7 +17,7 @@ SHARED = ROOT / "playbooks/group_vars/all.yml"
 
 
 def test_checkpoints_and_output_go_to_the_bucket_if_there_is_one(tmp_path):
-    cases = [  # shared variable, other variables, expected value
+    cases = [  # (shared variable, the variables that a user sets, expected value)
         ("checkpoints", {}, "/mnt/shared/checkpoints"),
         ("checkpoints", {"shared_dir": "/nfs"}, "/nfs/checkpoints"),
         ("checkpoints", {"bucket": "gs://mine"}, "gs://mine/checkpoints"),
@@ -108,7 +108,8 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
     tasks = [task for task in tasks if "shared directories" in task["name"]]
     damage = f"chmod 0777 {cache}; chown 0:0 {checkpoints}"
     replace = f"rmdir {cache}; mkdir {other}; ln -s {other} {cache}; chown -h {uid} {cache}"
-    steps = [  # command to run first, whether check mode is on, expected changed directories
+    # Each step: command before the role, whether check mode is on, directories reported as changed.
+    steps = [
         (f"install -d -o {uid} {shared}", True, [checkpoints, cache]),
         ("true", False, [checkpoints, cache]),
         ("true", False, []),

@@ -53,7 +53,7 @@ class Controller:
 
     @contextmanager
     def without_bus(self) -> Iterator[None]:
-        """Make systemctl fail until the block ends."""
+        """Make systemctl fail in a ``with`` block, as if it could not reach systemd."""
         tool = self.folder / "bin/systemctl"
         works = tool.read_text()
         tool.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")

@@ -40,7 +40,7 @@ def test_a_missing_object_is_absent_and_a_missing_bucket_is_an_error(bucket, emu
         missing.read("a.json")
 
 
-#: Messages of Google's 404 answers, from the JSON API's page of status codes and real servers.
+#: Google's messages for a 404: those documented for the JSON API, and those of real servers.
 NO_OBJECT = ["No such object: {bucket}/{name}", "Not Found"]
 NO_BUCKET = ["The specified bucket does not exist.", "Not Found"]
 PLACES = ["gs://fleet/state", "gs://my-bucket", "gs://bucket/the-bucket/runs", "gs://b.example/x"]

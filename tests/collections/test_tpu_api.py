@@ -251,7 +251,7 @@ def test_the_key_of_a_local_cloud_is_not_sent_to_another_token_endpoint(client, 
 
 
 def creation(created: str, **outcome):
-    """Return a finished creation of the TPU demo; ``outcome`` is its ``error`` or ``response``."""
+    """Return a finished create operation of the TPU demo, with an ``error`` or a ``response``."""
     target = f"projects/{PROJECT}/locations/{ZONE}/nodes/demo"
     metadata = {"verb": "create", "target": target, "createTime": created}
     return {"name": created, "metadata": metadata, "done": True, **outcome}

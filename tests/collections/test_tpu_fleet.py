@@ -45,7 +45,7 @@ def tpus(local_api):
 
 
 def ready_in(local_api, *zones):
-    """Create TPUs of this fleet with the name demo."""
+    """Create a READY TPU demo of this fleet in each zone."""
     for zone in zones:
         local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS)
 

@@ -117,7 +117,7 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
 
 
 def patch_of(client, scripted, existing, spec):
-    """Change an existing TPU as the spec says; return the request that changes it."""
+    """Ensure that the TPU ``existing`` is as in ``spec``; return the PATCH request."""
     scripted.script = [Reply(existing), Reply(node()), Reply({"done": True}), Reply(node())]
     assert ensure_present(client, spec, timeout=600).changed
     return next(request for request in scripted.asked if request.method == "PATCH")

@@ -11,7 +11,10 @@ from harness.valid_record import record_fields
 
 @pytest.fixture
 def run_playbook(local_api):
-    """Return a function that runs a playbook, which must fail, for a run; it returns the output."""
+    """Return a function that runs a playbook, checks that it fails, and returns its output.
+
+    The function's ``fields`` change the record of the run "mine".
+    """
 
     def run(playbook: str, *options: str, **fields) -> str:
         folder = local_api.state / "fleet/runs"

@@ -1,4 +1,4 @@
-"""Values that users type: accepted forms, quotes, and values that are cut at a space."""
+"""Values of options on the command line: accepted forms, and unquoted values with spaces."""
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -95,7 +95,7 @@ def test_an_error_about_the_environment_shows_no_value():
         ("false", "none"),
         ("newest", "newest"),
         ("All", "all"),
-        # The inventory has a variable of the same name, which is the location of checkpoints.
+        # Without the option, the inventory's variable ``checkpoints`` (a location) is the value.
         ("gs://mine/checkpoints", "none"),
     ],
 )

