@@ -3,8 +3,8 @@
 Worker 0 listens at a port that depends on the attempt, and the others connect to it. A worker must
 prove that it knows the attempt's token before worker 0 parses its messages. Worker 0 compares run,
 attempt, release and environment. Then the other workers must find a file that worker 0 writes to
-the checkpoint directory. The connections stay open, so that each worker learns how the trainers on
-other workers end (the program `attempt`).
+the checkpoint directory. The connections stay open, so that the program `attempt` of each worker
+learns how the trainers on other workers end.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from attempt_connection import Connection, mac, parse
 
-MAX_UNVERIFIED = 64  # most connections that have not yet proved that they know the token
+MAX_UNVERIFIED = 64  # limit for connections that have not yet proved that they know the token
 UNVERIFIED_SECONDS = 5  # how long a connection may take to prove that it knows the token
 SHARED_SECONDS = 35  # NFS may cache for 30 s that a file does not exist (nfs(5), acdirmin)
 TOKEN_FILE = re.compile(r"\.tpufleet-shared-[0-9a-f]{32}")
@@ -30,7 +30,7 @@ COMPARED = ("run", "attempt", "release", "environment")
 
 
 class RendezvousError(Exception):
-    """The attempt does not start. The message names the workers that are missing or differ."""
+    """The rendezvous failed, so the attempt does not start; the message says why."""
 
     reason = "rendezvous_failed"
 
@@ -47,8 +47,8 @@ ERRORS = {error.reason: error for error in (RendezvousError, NotSharedError)}
 class Rendezvous:
     """The rendezvous of one attempt; this worker runs the process ``process_id``.
 
-    ``spec`` is the launch, ``environment`` the id of this worker's Python environment, ``token``
-    the secret of the attempt. ``report`` is called with the names of the workers that are missing.
+    ``spec`` is the ``LaunchSpec``, ``environment`` the id of this worker's Python environment,
+    ``token`` the secret of the attempt. ``report`` is called with the names of missing workers.
     ``shared_seconds`` is how long to look for the file that worker 0 writes to the checkpoint
     directory.
     """
@@ -74,7 +74,7 @@ class Rendezvous:
     def connect(self):
         """Wait until all workers may begin; return the connections. Raises RendezvousError.
 
-        Worker 0 has a connection to each other worker, and these have one to worker 0.
+        Worker 0 gets a connection to each other worker, any other worker only one to worker 0.
         """
         return self.gather() if self.process_id == 0 else self.join()
 
@@ -173,8 +173,8 @@ class Rendezvous:
     def read_from(self, peer, arrived, unverified):
         """Read from a connection; return False if the caller must close it.
 
-        ``arrived`` has the verified connections by process id, ``unverified`` the others with their
-        nonces.
+        ``arrived`` has the verified connections by process id. ``unverified`` has the nonce of each
+        connection that is not verified yet.
         """
         if peer in unverified:
             lines = peer.receive_lines()
@@ -211,7 +211,7 @@ class Rendezvous:
             return False
         peer.name = self.name(number)
         peer.seal_with(mac(self.key, b"session", nonce, peer_nonce.encode()), is_server=True)
-        arrived[number] = peer  # an earlier connection of the same worker is closed later
+        arrived[number] = peer  # replaces an earlier connection of the same worker
         peer.send({"welcome": True})
         for field in COMPARED:
             if identity.get(field) != self.identity[field]:
@@ -283,7 +283,7 @@ class Rendezvous:
                     )
         return answers
 
-    # Methods that only the other workers call.
+    # Methods that all workers except worker 0 call.
 
     def join(self):
         """Connect to worker 0 and wait until worker 0 says to begin; return ``[connection]``.
@@ -337,7 +337,7 @@ class Rendezvous:
                 return False
             for number, message in enumerate(messages, 1):
                 if "welcome" in message:
-                    self.report([])  # from now on, only worker 0 knows who is missing
+                    self.report([])  # from now on, only worker 0 knows which workers are missing
                 elif "read" in message:
                     is_shared = self.sees_file(leader, str(message["read"]), message.get("digest"))
                     leader.send({"shared": is_shared})
@@ -382,6 +382,6 @@ class Rendezvous:
 
 
 def nearest_directory(path):
-    """Return the directory itself, or the nearest one above it that exists."""
+    """Return ``path`` if it is a directory, or else the nearest directory above it that exists."""
     directory = Path(path)
     return next(candidate for candidate in (directory, *directory.parents) if candidate.is_dir())

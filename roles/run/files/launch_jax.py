@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def initialize(environ):
-    """Connect this process to the run's other JAX processes, with the run contract's variables."""
+    """Connect to the run's other JAX processes; ``environ`` has the run contract's variables."""
     import jax
 
     coordinator = environ["TPUFLEET_COORDINATOR"]
@@ -44,7 +44,7 @@ def exit_at_once(type_, error, traceback):
 
 
 def run(arguments):
-    """Run a module or script as the main program; ``arguments`` are those of this program."""
+    """Run a main program: ``arguments`` are ``-m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS``."""
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
     # Without -I or -P, Python has put the directory of this file first in sys.path.

@@ -27,7 +27,7 @@ class Placement(NamedTuple):
 
     @classmethod
     def of(cls, environ):
-        """Read the variables of the run contract. Raises KeyError, ValueError."""
+        """Parse the run contract's variables in ``environ``. Raises KeyError, ValueError."""
         host, _, port = environ["TPUFLEET_COORDINATOR"].rpartition(":")
         workers = int(environ["TPUFLEET_NUM_PROCESSES"])
         worker = int(environ["TPUFLEET_PROCESS_ID"])
@@ -83,8 +83,8 @@ class Ranks:
     def wait(self):
         """Wait for all ranks and return the result of ``exit_code``."""
         if signal.sigpending() & _STOP:
-            # The signal came before all ranks had started, so not all have received it. Kill them;
-            # nothing is trained yet.
+            # SIGTERM or SIGINT came while ranks were being started, so some have not received it.
+            # Kill all ranks; they have not trained yet, so nothing is lost.
             self.send(signal.SIGKILL)
             return SAVED
         while self.running:
@@ -116,7 +116,7 @@ class Ranks:
             rank.send_signal(number)
 
     def exit_code(self):
-        """Return the exit code of the first rank that failed, or else the code of all ranks.
+        """Return the exit code of the first rank that failed, or else the one that all ranks share.
 
         If no rank failed, but only some exited with SAVED, returns 1. If a signal ended the first
         rank that failed, ends this process by the same signal.

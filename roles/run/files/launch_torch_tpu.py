@@ -12,7 +12,7 @@ from worker.bucket_objects import ask
 
 ATTRIBUTES = "http://169.254.169.254/computeMetadata/v1/instance/attributes/"
 SECONDS = 10
-BASE_PORT = 8070  # TorchTPU's default for the first chip; the next chips have the next ports
+BASE_PORT = 8070  # TorchTPU's default port of the first chip; later chips use the next ports
 _BOUNDS = re.compile(r"^(CHIPS_PER_HOST_BOUNDS|HOST_BOUNDS): '(\d+),(\d+),(\d+)'$", re.MULTILINE)
 
 
@@ -64,7 +64,8 @@ def addresses(endpoints):
 def shape(tpu_env):
     """Return the number of chips of the whole slice along x, y and z, such as ``2,2,4``.
 
-    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it has no bounds.
+    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it lacks the bounds
+    of a host (in chips) or of the slice (in hosts).
     """
     bounds = {match[1]: match.groups()[1:] for match in _BOUNDS.finditer(tpu_env)}
     if len(bounds) != 2:
