@@ -1,4 +1,4 @@
-"""The measurement of a recovery: which step of the run ends it."""
+"""At which step of the run the benchmark of recoveries stops the clock."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ from bench import preemption
 
 
 class ResumedFleet:
-    """A fleet whose run had finished step 95; passes of the watch resume it from step 80."""
+    """A fleet whose run had finished step 95; passes of the watch resume the run from step 80."""
 
     cloud = None
 

@@ -89,8 +89,8 @@ def disturbed(fleet, config):
             slow_down_training(fleet)
             yield DisturbedRun(fleet, run, losses, fleet.cloud.directory / "watch.log")
         finally:
-            # An existing cloud stays up after the tests, so stop the run and remove the bandwidth
-            # limits.
+            # If the tests use a cloud that was already running, it stays up after them. So stop the
+            # run and remove the bandwidth limits.
             fleet.play("playbooks/kill.yml", "-e", f"run={run}")
             remove_limits(machine_links(fleet.cloud))
 
@@ -115,7 +115,7 @@ def test_the_watch_alone_resumes_the_run_after(disturbed: DisturbedRun, fault: F
         ),
         BACK_WITHIN_S,
     )
-    slow_down_training(disturbed.fleet)  # again, because the fault may have led to new machines
+    slow_down_training(disturbed.fleet)  # machines created since the fault have no limit yet
     client.request(disturbed.fleet.cloud, "POST", "/_localcloud/faults:clear")
 
     assert disturbed.record()["wanted"] == "running"

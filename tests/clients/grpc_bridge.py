@@ -80,7 +80,7 @@ class Bridge(grpc.GenericRpcHandler):
     def _answer(self, name: str, request: Any, answered: Any, context: Any) -> Any:
         verb, template, body_field = _RULES[name]
         fields = json_format.MessageToDict(request, preserving_proto_field_name=True)
-        path = re.sub(r"\{([\w.]+)\}", lambda found: _taken(fields, found[1]), template)
+        path = re.sub(r"\{([\w.]+)\}", lambda found: _path_value(fields, found[1]), template)
         body = None
         if body_field == "*":
             body, fields = fields, {}
@@ -105,7 +105,7 @@ class Bridge(grpc.GenericRpcHandler):
         self._server.stop(None)
 
 
-def _taken(fields: dict[str, Any], name: str) -> str:
-    """Return a field for the path; remove it from ``fields`` unless it is a nested field."""
+def _path_value(fields: dict[str, Any], name: str) -> str:
+    """Return a field's value for the URL's path; remove the field from ``fields`` unless nested."""
     first, _, inner = name.partition(".")
     return fields[first][inner] if inner else fields.pop(first)

@@ -27,7 +27,7 @@ Client = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The Python interpreter of an environment in which the lock files' clients are installed."""
+    """The Python interpreter of a new environment with the clients from the lock files."""
     uv, place = ROOT / ".venv/bin/uv", tmp_path_factory.mktemp("clients") / "env"
     # Trust the system's certificates, as requirements/install-venv does: the server of the
     # package index may have a certificate that only the system trusts.
@@ -39,7 +39,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     flags = ("--quiet", "--no-deps", "--require-hashes", "--python", found)
     subprocess.run([uv, "pip", "install", *flags, *locks], env=variables, check=True)
     yield found
-    shutil.rmtree(place)  # hundreds of megabytes, which pytest would keep
+    shutil.rmtree(place)  # pytest would keep its hundreds of megabytes
 
 
 @pytest.fixture

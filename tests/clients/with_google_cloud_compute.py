@@ -27,7 +27,7 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def scopes(pager: Iterable[tuple[str, Any]], collection: str) -> dict[str, list[str]]:
-    """Return the names of each scope of an aggregated list, such as ``zones/us-central2-b``."""
+    """Return the resources' names in an aggregated list, by scope (``zones/us-central2-b``)."""
     found = {scope: [it.name for it in getattr(part, collection)] for scope, part in pager}
     return {scope: names for scope, names in found.items() if names}
 

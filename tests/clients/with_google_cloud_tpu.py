@@ -119,7 +119,7 @@ def alpha(tpu: Any) -> dict[str, Any]:
 
 
 def old(tpu: Any) -> dict[str, Any]:
-    """List with v1 what the other versions created."""
+    """List TPUs (created with the other versions), types and software versions with v1."""
     return {
         "nodes": sorted(it.name.rpartition("/")[2] for it in tpu.list_nodes(parent=HERE)),
         "types": len(list(tpu.list_accelerator_types(parent=HERE))) > 0,
@@ -128,7 +128,7 @@ def old(tpu: Any) -> dict[str, Any]:
 
 
 def main(endpoint: str, certificate: Path, key: Path) -> None:
-    """Run the client of each version, each with a separate bridge."""
+    """Use the client of each version of the API, each through its own gRPC bridge."""
     pem = (key.read_bytes(), certificate.read_bytes())
     found = {}
     for package, use in ((tpu_v2, stable), (tpu_v2alpha1, alpha), (tpu_v1, old)):
