@@ -30,7 +30,7 @@ from tests.collections.test_fleet import DEMO
 from tests.localcloud.api.local_api import LocalApi
 
 ERRORS = (AnsibleFilterError, EnvError, ReleaseError, RunError, ScheduleError, CloudError)
-#: By the name of the case: a text that the error must contain, and the function that causes it.
+#: Cases by name: a text that the error must contain, and the function that causes the error.
 CASES: dict[str, tuple[str, Callable[["Bad"], str]]] = {}
 
 

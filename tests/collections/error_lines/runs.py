@@ -98,7 +98,7 @@ def sweep_with_more_runs_than_tpus(bad: Bad) -> str:
 
 
 def ended(run: str, status: str, log: str) -> str:
-    """Return train.yml's last error if a trainer exits with ``status`` after the line ``log``."""
+    """Return train.yml's last error if a trainer logs ``log`` and exits with ``status``."""
     state = end_state(Exit(1, "exit-code", "exited", status, 7.0))
     codes = {"state": state.state.value, "reason_code": state.reason_code.value}
     answers = {"pod-w1": {"info": codes | {"exit_code": state.exit_code, "log": [log]}}}

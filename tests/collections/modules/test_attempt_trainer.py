@@ -21,7 +21,7 @@ from attempt_connection import Connection  # noqa: E402
 
 @pytest.fixture
 def attempt():
-    """The program as a module. It sets handlers of signals, which are restored afterwards."""
+    """The program ``attempt`` as a module; the test's signal handlers are restored afterwards."""
     numbers = (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     handlers = {number: signal.getsignal(number) for number in numbers}
     loader = importlib.machinery.SourceFileLoader("attempt_program", str(FILES / "attempt"))

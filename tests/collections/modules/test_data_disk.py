@@ -85,7 +85,7 @@ def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(
 
 
 class Tools:
-    """Fake tools of a worker with a blank disk; the one named ``fails`` fails with ``stderr``."""
+    """Fake commands of a worker with a blank disk; the command ``fails`` fails with ``stderr``."""
 
     def __init__(self, fails="", stderr=""):
         self.fails, self.stderr, self.called = fails, stderr, []

@@ -1,4 +1,4 @@
-"""Copies of an environment from the leader: complete and for the same Python build, or none."""
+"""Copies of the leader's environment; none if it is incomplete or for another Python build."""
 
 import json
 import os

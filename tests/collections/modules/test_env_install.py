@@ -1,4 +1,4 @@
-"""Environments that uv creates from an index on loopback, from its cache, or from sent wheels."""
+"""Environments that uv creates from a package index, from its cache, or from copied wheels."""
 
 import functools
 import http.server

@@ -1,4 +1,4 @@
-"""The firewall rules in a kernel; two network namespaces are a worker and a metadata server."""
+"""The firewall rules, loaded in a network namespace; another one has a fake metadata server."""
 
 import os
 import subprocess

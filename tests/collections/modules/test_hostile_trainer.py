@@ -49,7 +49,7 @@ LAUNCH = process(attempt=1, compile_cache="")
 
 @pytest.fixture
 def tmp_path():
-    """A directory that other users can enter, unlike pytest's own."""
+    """A directory that other users can enter, unlike pytest's ``tmp_path``."""
     with tempfile.TemporaryDirectory(prefix="tpufleet-test-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

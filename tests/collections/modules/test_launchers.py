@@ -1,4 +1,4 @@
-"""tpufleet_launch: JAX, PyTorch and PyTorch/XLA trainers, as real processes of the program."""
+"""The program tpufleet_launch with JAX, PyTorch and PyTorch/XLA trainers, as real processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Segments of an attempt: every appended line is stored, also if the file is replaced."""
+"""Segments of an attempt: every appended line is stored, even if its file is replaced."""
 
 import json
 import os
@@ -63,8 +63,8 @@ class Run:
     def store(self, crash_after: int | None = None, end: bytes | None = None) -> bool:
         """Store new output; return whether all of it was stored.
 
-        Crash after upload number ``crash_after``, before writing its state. ``end`` says how the
-        last attempt ended.
+        Simulate a crash after upload number ``crash_after``, before the upload is recorded. ``end``
+        says how the last attempt ended.
         """
         attempts = read_attempts(self.folder)
         for attempt, following in zip_longest(attempts, attempts[1:]):
@@ -155,7 +155,7 @@ class Disk(Run):
 
 @contextmanager
 def disk(steps: list[tuple]) -> Iterator[Disk]:
-    """Begin attempt 1 on a new disk and run the steps: (method of ``Disk``, arguments)."""
+    """Begin attempt 1 on a new disk; then call the methods of ``Disk`` that the steps name."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(output_stream, **SMALL):
         simulated = Disk(Path(folder))
         for name, *arguments in steps:

@@ -25,7 +25,7 @@ from tests.collections.package_index import publish, variables
 
 
 class Workspace:
-    """A user's directory with an index and a project that pins pear 1.0; the newest is 2.0."""
+    """A user's directory with a project that pins pear 1.0, and an index that also has pear 2.0."""
 
     def __init__(self, folder: Path) -> None:
         self.index, self.lock = folder / "index", folder / "mine.lock"
@@ -195,7 +195,7 @@ def test_requirements_with_different_extras_have_different_lock_files(tmp_path):
     file, paths = str(tmp_path / "mine.in"), set()
     extras = [[], ["fig"], ["fig<2"], ["fig>=2"]]
 
-    for platform in ("worker-cpu", "worker-tpu"):  # a lock file is the same for both platforms
+    for platform in ("worker-cpu", "worker-tpu"):  # platforms share lock files
         paths |= {Path(own_lock(file, names, platform, "/l", "/project")) for names in extras}
 
     assert len(paths) == len(extras)

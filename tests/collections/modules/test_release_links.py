@@ -17,7 +17,7 @@ from tests.collections.modules.test_release_manifest import put, stage_code, wri
 
 
 class Worker:
-    """The releases of the leader or, without ``leads``, of a worker that copies the leader's."""
+    """Releases on the leader (``leads``) or on another worker, which copies the leader's."""
 
     def __init__(self, folder: Path, leads: bool) -> None:
         self.folder, self.leads = folder, leads

@@ -1,5 +1,5 @@
-"""A leader gets a release from the controller, other workers from the leader; old ones are
-removed."""
+"""A leader gets a release from the controller, other workers from the leader; old releases
+are removed."""
 
 import os
 import subprocess
@@ -73,7 +73,7 @@ def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
     source.report_result(True)
 
     assert alone.done == [("sent",), "verified"]
-    assert list(tmp_path.iterdir()) == []  # no result file, because no other worker waits for it
+    assert list(tmp_path.iterdir()) == []  # the result is not written: no other worker waits for it
 
 
 def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(tmp_path):

@@ -1,4 +1,4 @@
-"""The rendezvous of an attempt, with strangers without its token and hostile peers with it."""
+"""The rendezvous of an attempt if strangers without the token or hostile workers connect."""
 
 import json
 import socket
@@ -34,7 +34,7 @@ def rendezvous(number: int, port: int, seconds: float = 20) -> Rendezvous:
 
 
 class Worker0:
-    """Worker 0's rendezvous in a thread; ``outcome`` is its peers or its error."""
+    """Worker 0's rendezvous in a thread; ``outcome`` is its connections or its error."""
 
     def __init__(self, seconds: float = 20) -> None:
         self.port, self.outcome = free_port(), None

@@ -1,4 +1,4 @@
-"""Goodput: time spent in steps that counted, divided by the time the run was wanted."""
+"""Goodput: time in steps that no later attempt repeated, divided by the time the run was wanted."""
 
 import json
 from datetime import UTC, datetime

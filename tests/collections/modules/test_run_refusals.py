@@ -215,8 +215,8 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
     assert "add-iam-policy-binding gs://outputs --member" in problem
     assert "-e outputs=LOCATION" in problem
     assert blockers_of(outputs="") == []
-    # Output in the checkpoints' bucket has no check of its own: the check of the checkpoints, which
-    # the fixture disables, covers that bucket.
+    # Output in the checkpoints' bucket is not checked separately: the check of the checkpoints
+    # covers that bucket. The fixture disables that check.
     assert blockers_of(outputs="gs://bucket-of-ours/runs/mine") == []
 
 

@@ -87,7 +87,7 @@ def test_a_name_that_only_resembles_a_secret_is_accepted(name):
 
 @pytest.mark.parametrize("value", ["<eos>", "12345678"], ids=["short", "a number"])
 def test_a_value_that_secrets_rejects_is_accepted_in_plain_text(value):
-    """The error about such a value in secrets tells users to set it in env."""
+    """The error about such a value in ``secrets`` tells users to set the variable in ``env``."""
     with pytest.raises(RunError):
         check_secrets({"EOS_TOKEN": value})
 

@@ -64,7 +64,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [sys.executable, "-I", self.program]  # like the program's shebang line
+        command = [sys.executable, "-I", self.program]  # as in the program's first line (shebang)
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -175,7 +175,7 @@ def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_pa
     worker.write(LONG_LOG)
     worker.start()
     try:
-        time.sleep(12)  # enough for two attempts to upload
+        time.sleep(12)  # long enough for two uploads to fail
         with emulated_storage(port):
             wait_for(lambda: worker.stored() == LONG_LOG)
             errors = worker.stop()
@@ -207,7 +207,7 @@ def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
     objects: dict[str, bytes] = {}
 
     class Storage(BaseHTTPRequestHandler):
-        """Bucket that begins attempt 2 during the upload of the first segment of attempt 1."""
+        """A bucket; attempt 2 begins while the first segment of attempt 1 is uploaded."""
 
         def do_POST(self) -> None:
             name = parse_qs(urlsplit(self.path).query)["name"][0].partition("/mine/")[2]
