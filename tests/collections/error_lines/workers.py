@@ -63,7 +63,7 @@ def mount_of_a_bucket_with_gs_scheme(bad: Bad) -> str:
 @case("name the port")
 def tunnel_without_a_port(bad: Bad) -> str:
     _, play = yaml.safe_load((ROOT / "playbooks/tunnel.yml").read_text())
-    [block] = [task["block"] for task in play["tasks"] if "block" in task]
+    block, *_ = [task["block"] for task in play["tasks"] if "block" in task]
     check = block[0] | {"vars": play["vars"]}
     first = yaml.safe_dump([check], width=1000)
     return viewed(Stage(bad.folder).play(first, "--limit", "pod-w1").text)
