@@ -76,8 +76,8 @@ class TpufleetSide:
         from train.run.contract import Contract, Heartbeat, check_writable
         from train.run.loop import Run
 
-        # Add a step that no turn runs, so that the last turn does not include the checkpoint at the
-        # end of the training.
+        # Plan one more step than the turns run: a checkpoint is saved after the last planned step,
+        # and its time must not count in a turn.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         cores = os.cpu_count() or 1

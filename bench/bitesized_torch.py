@@ -27,7 +27,10 @@ def fused(q, k, v):
 
 
 def blocks(q, k, v):
-    """Return causal attention, computed for one block of queries at a time, without later keys."""
+    """Return causal attention, computed for one block of queries at a time.
+
+    Keys after the end of the block are left out, since causal attention ignores them.
+    """
     done = []
     t = q.shape[2]
     for i in range(0, t, BLOCK):
@@ -101,7 +104,7 @@ class Data:
         self.heldout = self.sequences(self.rest, starts).split(self.size)
 
     def sequences(self, tokens, starts):
-        """Return the sequences of T + 1 tokens that begin at the offsets ``starts``."""
+        """Return a sequence of T + 1 tokens (context length + 1) for each offset in ``starts``."""
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
@@ -165,7 +168,8 @@ def fastest(job, start, data):
             trainer = Trainer(job, copy.copy(start), data, attend, compiled)
             try:
                 trainer.train(5)
-            except Exception as err:  # for example if torch.compile finds no compiler
+            except Exception as err:
+                # Skip a variant that fails here: torch.compile, for example, needs a C++ compiler.
                 print(f"{variant}: {str(err).splitlines()[0]}", file=sys.stderr)
                 continue
             begin = time.perf_counter()
@@ -177,7 +181,7 @@ def fastest(job, start, data):
 
 
 def main():
-    """For each number of steps in the input: train, evaluate and complete the job's prompt."""
+    """Read numbers of steps from standard input; for each: train, evaluate, complete a prompt."""
     job = json.loads(sys.argv[1])
     start = {name: torch.from_numpy(array) for name, array in np.load(job["start"]).items()}
     variant, trainer = fastest(job, start, Data(job))

@@ -41,7 +41,7 @@ def main(topology: str, to: str, *settings: str) -> None:
         return compiled
 
     train_compile.jit_and_compile = saving
-    # Replace this function, because it needs real devices.
+    # Do not print information about the system: MaxText would query real devices for it.
     train_compile.max_utils.print_system_information = lambda: None
     own = {
         "compile_topology": name,

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def counted_bytes(hook: str, *rules: str) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns how many bytes the last of ``rules`` has matched so far.
+    """Add nft rules; yield a function that returns how many bytes the last rule has matched so far.
 
-    ``hook`` is nft's hook with its priority, such as ``forward priority -10``. A new chain at this
-    hook gets the rules. Bytes include headers.
+    ``rules`` are added to a new chain at ``hook``, nft's hook with its priority, such as
+    ``forward priority -10``. Rules before the last one can exclude packets. Bytes include headers.
     """
     table = f"tpufleet-bench-{os.getpid()}"
     lines = "\n".join(rules)

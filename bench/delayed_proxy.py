@@ -12,10 +12,10 @@ import time
 
 
 def carry(read, write, close, delay_s: float) -> None:
-    """Write each piece that ``read`` returns ``delay_s`` seconds later; at the end, call ``close``.
+    """Forward data from ``read()`` to ``write()``, delayed by ``delay_s`` seconds.
 
-    ``read`` returns b"" at the end. Reading does not wait for writing, so the bandwidth is not
-    limited.
+    When ``read()`` returns b"" (end of data), ``close()`` is called after the same delay. Reading
+    does not wait for writing, so the bandwidth is not limited.
     """
     held: queue.Queue[tuple[float, bytes]] = queue.Queue()
 
@@ -46,7 +46,7 @@ def carry(read, write, close, delay_s: float) -> None:
 
 
 def main() -> None:
-    """Forward standard input to HOST:PORT and its replies to standard output, until both end."""
+    """Forward standard input to HOST:PORT and replies to standard output, until both have ended."""
     host, port, delay_ms = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     wire = socket.create_connection((host, port))
     wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -14,11 +14,12 @@ from pathlib import Path
 def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     """Return whether a directory is on an ext4 file system without a journal.
 
-    ``root`` is the directory that contains proc and sys; tests use another one than /.
+    ``root`` is the directory that contains proc and sys: / except in tests.
     """
     device = directory.stat().st_dev
     name = root / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"
-    if not name.exists():  # the directory is on no block device, but on overlay, tmpfs or NFS
+    # File systems without a block device, such as overlay, tmpfs and NFS, are not ext4.
+    if not name.exists():
         return False
     disk = name.resolve().name
     journals = (root / "proc/fs/jbd2").glob(f"{disk}-*")

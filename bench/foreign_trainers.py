@@ -92,7 +92,7 @@ DDP = Trainer(
 
 
 class Attempt:
-    """One attempt of a trainer, with PROCESSES processes of roles/run/files/attempt."""
+    """One attempt of a trainer: PROCESSES processes, each started by roles/run/files/attempt."""
 
     def __init__(self, trainer: Trainer, number: int, folder: Path, env: Path) -> None:
         self.trainer, self.folder = trainer, folder
@@ -217,12 +217,13 @@ def write_tokenizer(folder: Path) -> None:
 def measure(trainer: Trainer, folder: Path, env: Path) -> bool:
     """Start and kill the trainer twice in ``folder``, with the packages of ``env``.
 
-    Prints the figures. Returns whether both kills took at most ``limit`` seconds and the exit codes
-    are as expected: all are 75 (saved) if the trainer ``saves``, otherwise at least one is not 75.
+    Prints the figures. Returns whether both kills took at most ``trainer.limit`` seconds and ended
+    as expected: every process exits with 75 (saved) if and only if ``trainer.saves`` is true.
     """
     shutil.copytree(FILES, folder / "code")
     write_tokenizer(folder / "code/tokenizer")
-    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"  # as max_seq_len in levanter.yml
+    # A document has 32 tokens, the max_seq_len in levanter.yml.
+    tokens = json.dumps({"input_ids": list(range(32))}) + "\n"
     (folder / "code/tokens.jsonl").write_text(tokens * 1000)
     first = Attempt(trainer, 1, folder, env)
     first.wait_for(trainer.step, STEPS_BEFORE_KILL)

@@ -195,7 +195,7 @@ def disturb(
     """Inject faults for ``seconds``; return the cost of each, and the wall time in seconds.
 
     ``order`` is the random generator for the order of the faults and the pauses between them. With
-    ``short``, injects only the faults of SHORT.
+    ``short``, injects only the faults named in SHORT, each once.
     """
     faults = {fault.name: fault for fault in FAULTS}
     began, losses, names = time.time(), [], []

@@ -55,7 +55,7 @@ class Fleet:
         return self.tpus * self.workers_per_tpu
 
     def nodes(self, zone: str) -> list[dict[str, Any]]:
-        """Return the zone's TPUs as API messages."""
+        """Return the zone's TPUs as JSON objects of the API."""
         return [
             self._node(number, zone)
             for number in range(self.tpus)
@@ -63,7 +63,7 @@ class Fleet:
         ]
 
     def aliases(self) -> Iterator[str]:
-        """Yield the name of each worker in the known_hosts file."""
+        """Yield the name that each worker has in the known_hosts file."""
         for number in range(self.tpus):
             for worker in range(self.workers_per_tpu):
                 yield f"{_id(number)}-w{worker}"
@@ -128,8 +128,8 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 class Cloud:
     """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` maps a zone to a number: that many of the next requests for the zone's first page
-    fail with HTTP 503.
+    ``failures`` maps a zone to the number of coming requests for its first page that shall fail
+    with HTTP 503.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -214,7 +214,7 @@ class Bench:
 
     def refuse_difference(self, first: Cost, second: Cost) -> None:
         """Exit with an error if two listings differ."""
-        if _meaning(first) != _meaning(second):
+        if _sorted_listing(first) != _sorted_listing(second):
             raise SystemExit("the two listings differ, so the figures are not comparable")
 
 
@@ -251,8 +251,7 @@ def measured(command: Sequence[str], env: dict[str, str]) -> Cost:
         return Cost(seconds, kib / 1024, output.read())
 
 
-def _meaning(cost: Cost) -> Any:
-    """Return a listing's content with sorted groups and hosts, for comparison."""
+def _sorted_listing(cost: Cost) -> Any:
     listing = json.loads(cost.output)
     return listing.pop("_meta"), {
         name: {kind: sorted(members) for kind, members in group.items()}
@@ -261,7 +260,7 @@ def _meaning(cost: Cost) -> Any:
 
 
 def _static(listing: dict[str, Any]) -> dict[str, Any]:
-    """Return a listing as a user would write it, with variables of all hosts written only once."""
+    """Convert a listing to a static inventory; variables that all hosts share are written once."""
     own = {name: dict(values) for name, values in listing["_meta"]["hostvars"].items()}
     first = next(iter(own.values()))
     alike = [

@@ -105,7 +105,10 @@ def one_round(
 
 
 def last_start(cloud: VerbsCloud, run: str) -> float:
-    """Return when the last process of the run began (Unix time), from the ``began`` files."""
+    """Return the Unix time at which the last process of the run began.
+
+    Each worker records the time of its process in the run's file ``began``.
+    """
     command = [
         "ansible",
         ":".join(cloud.workers),

@@ -160,7 +160,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, FakeGCSServer() as server:
         state = Path(scratch)
         try:
-            # A full pipe would block the server.
+            # Read the server's error output all the time: a full pipe would block the server.
             Thread(target=server._process.stderr.read, daemon=True).start()
             requests.post(f"{server.url}/storage/v1/b", json={"name": "bench"}, timeout=10)
             folders = [begin(state, f"run-{n}", server.url) for n in range(os.cpu_count() or 1)]

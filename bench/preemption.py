@@ -69,7 +69,8 @@ def main() -> int:
         config.write_text(CONFIG)
         fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=cut")
         wait_until(lambda: last_step(fleet) > 80)
-        before = last_step(fleet)  # read it now, because the preemption deletes the metrics
+        # Read the last step before the preemption, which deletes the metrics.
+        before = last_step(fleet)
         watch_outage = outage(cloud, lambda: by_watch(fleet, before))
         show("watch", watch_outage)
         show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))
@@ -119,7 +120,10 @@ def by_watch(fleet: Fleet, before: int) -> float:
 
 
 def recreate(fleet: Fleet, ssh_config: Path) -> float:
-    """Recreate the TPU and set it up as a script with gcloud and ssh does; return when it ended."""
+    """Delete and create the TPU, and set it up by the shell script of bench/setup.py over ssh.
+
+    Returns the time at which the setup ended (time.monotonic()).
+    """
     cloud = fleet.cloud
     # Give the new TPU the same metadata, because they contain the ssh key.
     metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]
@@ -137,7 +141,10 @@ def recreate(fleet: Fleet, ssh_config: Path) -> float:
 
 
 def wait_until(condition: Callable[[], bool]) -> float:
-    """Wait at most DEADLINE_S until ``condition()`` is true; return when (time.monotonic())."""
+    """Wait until ``condition()`` is true; return the time at which it was (time.monotonic()).
+
+    Exits with an error after DEADLINE_S.
+    """
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         if condition():
@@ -156,7 +163,8 @@ def last_step(fleet: Fleet) -> int:
     """Return the last step in the run's metrics on the TPU; 0 if there are none."""
     try:
         return fleet.metrics("cut")[-1]["step"]
-    except (OSError, ValueError, IndexError):  # no machine, no file, or an incomplete line
+    except (OSError, ValueError, IndexError):
+        # The machine or the metrics file does not exist, or the last line is incomplete.
         return 0
 
 

@@ -86,7 +86,7 @@ def one_round(cloud: VerbsCloud, sent, number: int) -> dict[str, tuple[float, in
     """Send a new tree by push and by scp, then again with one file changed.
 
     ``sent`` returns how many bytes were sent so far, ``number`` is the round's number. Returns
-    (seconds, bytes) by method and tree, such as ``push first``.
+    (seconds, bytes) under the keys ``push first``, ``push again``, ``scp first``, ``scp again``.
     """
     code = cloud.scratch / f"tree{os.getpid()}-{number}"
     write_tree(code)
@@ -107,10 +107,10 @@ def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
 
 
 def write_tree(code: Path) -> None:
-    """Write a tree of FILES files; the first half of each is random, so not compressible.
+    """Write a tree of FILES files; half of each file is random and thus incompressible.
 
-    The content differs from that of earlier trees, because workers of an existing cloud keep
-    earlier releases.
+    Every tree has new random content, because an existing cloud still has the releases of earlier
+    trees.
     """
     chance = random.Random()  # noqa: S311 - no secret
     for number in range(FILES):
@@ -138,14 +138,15 @@ def slow_uplink(cloud: VerbsCloud, megabits: int | None) -> AbstractContextManag
 
 
 def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], int]]:
-    """Count the bytes that are sent to port 22 of the addresses."""
+    """Count the bytes that this computer sends to port 22 (ssh) of the addresses."""
     return counted_bytes("output priority 0", f"ip daddr {{ {', '.join(addresses)} }} tcp dport 22")
 
 
 def measured(sent, action) -> tuple[float, int]:
     """Return how many seconds ``action()`` takes, and how many bytes are sent meanwhile.
 
-    Flushes earlier writes to disk first, twice because the disk may be a file on another disk.
+    ``sent()`` returns the bytes sent so far. Earlier writes are flushed to disk before the
+    measurement: twice, because the disk may itself be a file on another disk.
     """
     os.sync()
     os.sync()

@@ -30,9 +30,10 @@ FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
 def opened(chrome: Browser, url: str) -> tuple[float, float]:
-    """Open the page, then click on an old run; return the milliseconds until each is drawn.
+    """Open the page, then click on its last run; return the two times in milliseconds.
 
-    The first value counts from the navigation, the second from the click.
+    The first time is from the navigation until the page is drawn, the second from the click until
+    the run is drawn.
     """
     chrome.open(url)
     drawn = chrome.evaluate(f"{FRAME}.then(() => performance.now())")

@@ -78,7 +78,7 @@ def measure_case(name: str, tiny: bool) -> dict[str, Any]:
     Returns the measurements by name. The entry ``job`` is the model, batch and number of steps with
     which PyTorch repeats the measurement.
     """
-    # Let JAX reserve nearly all memory; the peak counts memory in use, not reserved memory.
+    # Let JAX reserve nearly all memory. The measured peak is unaffected: it counts memory in use.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     import jax
 

@@ -57,7 +57,10 @@ class Gpt(nn.Module):
 
 
 def main(job: dict[str, Any]) -> None:
-    """Train the model of ``job`` on random tokens; print tokens per second as JSON."""
+    """Train a model on random tokens; print tokens per second as JSON.
+
+    ``job`` has the sizes of the model and of the batch, and the number of steps.
+    """
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
