@@ -121,7 +121,7 @@ class ActionModule(ActionBase):
         worker_env: Mapping[str, str],
     ) -> Iterator[Finding]:
         fleet_zones = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # The inventory's error message, which names the fix; empty if none.
+        # The error with which the inventory plugin failed, including the fix; empty if it did not.
         inventory_error = str(self._value(INVENTORY_ERROR, ""))
         inventory_findings = [problem("inventory", inventory_error)] if inventory_error else []
         if not api.get("storage_endpoint"):
@@ -172,8 +172,8 @@ class ActionModule(ActionBase):
             timers = keeper()
             project = f"{self._vars.get('playbook_dir', '')}/.."
             own = Owner.of(project, self._vars.get("ansible_inventory_sources", ()))
-            # Another inventory or checkout may have scheduled its own watch on this controller. The
-            # owner of a timer is not known if its last change has failed.
+            # Ignore the timer of another inventory or checkout on this controller. A timer whose
+            # owner is unknown (None) counts: after a failed change, the owner can't be read.
             if name in timers.names() and timers.owner(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)

@@ -65,7 +65,7 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
 
 
 class ActionModule(ActionBase):
-    """Sends a release to one worker; all workers of a task get the same state of the code."""
+    """Sends a release to one worker; all workers of a task get the same release."""
 
     _supports_check_mode = True
 
@@ -220,10 +220,10 @@ class ActionModule(ActionBase):
 class ReleaseSource:
     """The source of the release for one worker: the controller, or the leader of the worker's TPU.
 
-    The leader is worker 0. It gets the release from the controller, and the other workers copy it
-    from the leader. ``is_leader`` says whether this worker gets it from the controller.
-    ``result_file`` is the file in which the leader's task reports whether it succeeded; None if
-    there is no other worker or the leader is not in the play.
+    The leader, worker 0, gets the release from the controller; the other workers copy it from the
+    leader. ``is_leader`` is true if this worker gets the release from the controller. In
+    ``result_file``, the leader's task reports whether it succeeded; the field is None if the TPU
+    has no other worker or the leader is not in the play.
     """
 
     is_leader: bool

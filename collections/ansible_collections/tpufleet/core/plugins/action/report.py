@@ -137,7 +137,8 @@ def read_outputs(
 ) -> tuple[dict[str, RunOutput], list[str]]:
     """Return the stored output of runs by name, and a list of errors and warnings.
 
-    They say which output can't be read, or only in part because it has too many lines.
+    Errors are about output that can't be read, warnings about output that has too many lines and is
+    therefore read only in part.
     """
 
     def summarize(record: RunRecord) -> RunOutput | str:

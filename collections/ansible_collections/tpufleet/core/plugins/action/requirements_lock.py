@@ -62,7 +62,7 @@ class ActionModule(ActionBase):
                 f"{lock}: does not exist, and check mode does not create it. Create it: "
                 f"ansible-playbook setup.yml {sources.option()}"
             )
-        # Called for its exception: if a file can't be read, fail before the directory is created.
+        # Read the requirements before a directory is created: this fails if a file is unreadable.
         sources.digest()
         result = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):

@@ -74,8 +74,9 @@ class ActionModule(ActionBase):
     def _record(self, run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
         """Return the record of a run that may be restarted; raise RunError for other runs.
 
-        A run that somebody stopped may be restarted only with ``even_if_stopped``, so that a timer
-        does not resume the run. A run that is done may never be restarted.
+        A run that somebody stopped may be restarted only with ``even_if_stopped``. Timers restart
+        runs without this option, so they do not resume stopped runs. A run that is done may never
+        be restarted.
         """
         record = store.read(run)
         if record is None:
@@ -109,8 +110,8 @@ class ActionModule(ActionBase):
         """
         log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
-        # Record the desired state RUNNING before the launch. It stays even if the launch fails, and
-        # the watch then launches the run.
+        # Record the desired state RUNNING before the launch, so that the watch launches the run if
+        # this launch fails.
         fields = {**record.relaunch_fields(), "fence": fence}
         record = store.change(record.run, record.generation, fields, Event(EventKind.RESTARTED))
         log(f"run {record.run}: restarted on request")

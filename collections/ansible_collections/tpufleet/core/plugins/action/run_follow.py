@@ -77,7 +77,7 @@ class ActionModule(ActionBase):
     def _poll(
         self, options: Mapping[str, Any], task_vars: Mapping[str, Any] | None
     ) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the run's name, state as text and new log lines until it ends on this worker.
+        """Poll the run until it ends on this worker; yield its name, status text and new log lines.
 
         Without the option ``run``, follows the worker's first active run; if no run is active, the
         first run that has ended.

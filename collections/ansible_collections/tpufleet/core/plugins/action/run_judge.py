@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Decide how the launch continues after one of its stages."""
+        """Decide how the launch continues after a stage: answers, start or outcome."""
         super().run(tmp, task_vars)
         answer_names = ("started", "pushed", "restarted", "waited")
         _, options = self.validate_argument_spec(
@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
 
 
 class Judge:
-    """The decision after a stage of a launch.
+    """The decision after a stage of a launch: the workers' answers, the start, or the outcome.
 
     ``options`` has the module's options. In check mode (``check``) nothing is recorded.
     """
@@ -128,8 +128,9 @@ class Judge:
         for run in verdict["done"]:
             self._try_to_record(run, DesiredState.DONE)
         for run in verdict["running"]:
-            # If the run was wanted before this launch, its record already has this state, or a user
-            # has stopped the run during the launch. A run that a user has stopped stays stopped.
+            # Do not record RUNNING for a run that was wanted before this launch. Its record says
+            # RUNNING already, unless a user has stopped the run during the launch; then the run
+            # must stay stopped.
             if not self._plan["recorded"][run]["was_wanted"]:
                 self._try_to_record(run, DesiredState.RUNNING)
         relaunched = [run for run in verdict["again"] if run in launches]

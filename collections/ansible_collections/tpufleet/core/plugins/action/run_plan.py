@@ -57,7 +57,7 @@ MAX_PARALLEL = 16
 class ActionModule(ActionBase):
     """Plans the runs of a play, and records them as wanted.
 
-    The action run_judge records the runs whose workers must be checked first.
+    Runs whose workers must be checked first are recorded later, by the action run_judge.
     """
 
     _supports_check_mode = True
@@ -174,7 +174,7 @@ class ActionModule(ActionBase):
     ) -> list[RecordLaunchResult]:
         """Record the runs as wanted, in parallel because each record may need HTTP requests.
 
-        Runs whose workers must be checked first are not recorded (record_launch). ``ready`` are
+        record_launch() does not record a run whose workers must be checked first. ``ready`` are
         the READY TPUs, ``unlisted`` the zones that did not answer.
         """
 

@@ -41,7 +41,9 @@ class ActionModule(ActionBase):
             }
         )
         if options["wanted"] and not options["run"]:
-            raise AnsibleActionFail("run_record: the option wanted needs run, the name of a run")
+            raise AnsibleActionFail(
+                "run_record: wanted is set without run. Set run to the name of a run"
+            )
         api = options["api"]
         try:
             store = RunStore.of(options["fleet_state"], api)
@@ -75,7 +77,7 @@ def all_records(store: RunStore) -> dict[str, Any]:
 
 
 def last_passes(fleet_state: str, api: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each controller's last pass of the watch; empty if they can't be read."""
+    """Return the watch's last pass on each controller; empty if heartbeats can't be read."""
     try:
         heartbeats = read_heartbeats(fleet_state, api)
     except HeartbeatError:

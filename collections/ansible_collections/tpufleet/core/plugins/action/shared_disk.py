@@ -116,7 +116,7 @@ def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
 
 
 def _workers_with(api: TpuApi, node: Node, disk: str) -> list[int]:
-    """Return the numbers of the workers of a TPU that have the disk."""
+    """Return the numbers of a TPU's workers to which the disk is attached."""
     all_workers = range(len(node.endpoints))
     return [
         int(worker)
@@ -203,9 +203,10 @@ def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str, pro
 
 
 def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None) -> None:
-    """Raise Different if the writer is not the planned one, or an unplanned TPU shares the disk.
+    """Raise Different if the disk has another writer than planned, or is shared with another TPU.
 
-    ``planned`` has the ids of the planned TPUs, the writer first; None allows any TPUs.
+    ``planned`` has the ids of the TPUs in the plan that the user confirmed, the writer first. If it
+    is None, there was no plan, and nothing is checked.
     """
     if planned is None:
         return

@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         """Repeat the status until all runs have ended; return its last lines."""
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
-        # ansible-playbook removes this directory when it ends, also after CTRL+C.
+        # ansible-playbook removes DEFAULT_LOCAL_TMP, with ``folder``, at its end, even on CTRL+C.
         folder = Path(tempfile.mkdtemp(dir=constants.DEFAULT_LOCAL_TMP))
         file = Path(options["status_json"] or folder / "status.json")
         try:
@@ -103,10 +103,10 @@ def follow(
     show_lines: Callable[[Sequence[str]], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Show the status repeatedly until all runs have ended; return its last lines.
+    """Show the status repeatedly until all runs have ended; return the lines of the last status.
 
-    If a status cannot be read, the last one is shown again with the error. Raises StatusError if
-    the first one cannot be read.
+    If a later status cannot be read, shows the previous one again, with the error. Raises
+    StatusError if the first status cannot be read.
     """
     status = read()
     show_lines(status["lines"])

@@ -110,9 +110,10 @@ class Target:
     check_mode: bool
 
     def write(self, name: Path, content: Iterable[bytes]) -> list[str]:
-        """Write a file unless it has this content; return its name, or nothing if it is the same.
+        """Write a file unless it already has this content.
 
-        Raises OutputError, OSError.
+        Returns a list with the file's name, or an empty list if the file is unchanged. Raises
+        OutputError, OSError.
         """
         path = self.directory / name
         if self.check_mode:

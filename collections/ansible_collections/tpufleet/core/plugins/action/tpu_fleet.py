@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Plan, create or delete TPUs; return one result, failed if any TPU has failed."""
+        """Plan, create or delete TPUs; return one result, which is failed if a TPU has failed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=_SPEC)
         try:
@@ -158,7 +158,8 @@ class ActionModule(ActionBase):
             # file or if a queued resource requests it. Any other name is an error.
             is_known = any(zone in ("", *tpu.zones) for tpu in fleet)
             nodes = observed.find(all_nodes, name, zone, requests=requests, known=is_known)
-            requests = without_nodes(requests, nodes)  # deleting a TPU also deletes its request
+            # Deleting a TPU also deletes its queued resource.
+            requests = without_nodes(requests, nodes)
         else:
             queued = {(tpu.name, tpu.zones[0]) for tpu in fleet if tpu.queued}
             requests = observed.waiting_requests(queue, all_nodes, queued)
@@ -195,7 +196,7 @@ class ActionModule(ActionBase):
         return result
 
     def _absent_by_id(self, source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Delete the TPU ``only``, if its id is ``node_id`` and it has this fleet's label."""
+        """Delete the TPU that the options name, if it has the given id and this fleet's label."""
         try:
             expected = NodeIdentity.parse(options["only"], options["zone"], options["node_id"])
         except ValueError as error:
@@ -291,7 +292,7 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
 def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
     """Return the fleet entry without the disks that can't be attached to its existing TPU yet.
 
-    The returned entry has only the spec for the zone of this TPU (``node``). If the TPU is missing,
+    ``node`` is this TPU; the returned entry has only the spec for its zone. If ``node`` is None,
     lost or being deleted, returns the entry unchanged.
     """
     if node is None or node.is_lost or node.is_being_deleted:

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Plan the command; return its launch, the workers, and the workers' setup command."""
+        """Return what a playbook needs to run the command: launch, workers, code, setup command."""
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             argument_spec={
@@ -95,8 +95,8 @@ class ActionModule(ActionBase):
         command_options = {name: options[name] for names in OPTIONS.values() for name in names}
         command_options["to"] = target
         overrides = parse_overrides(options["set"])
-        # This number selects the ports. It is random, so that commands that run at the same time
-        # are unlikely to use the same ports.
+        # The attempt number selects the ports. A random one makes it unlikely that commands use the
+        # same ports at the same time.
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())

@@ -131,8 +131,8 @@ class ActionModule(ActionBase):
         outcomes += unusable_outcomes(unusable)
         if options["run"]:
             return outcomes, UpkeepOutcome()
-        # tpu_fleet is not an option of the module, because options are evaluated before runs are
-        # recovered: an invalid fleet file must not prevent that.
+        # tpu_fleet is not an option of the module: Ansible would evaluate it before this module
+        # recovers runs, and an invalid fleet file would prevent the recovery.
         fleet = plain(self._templar.template(variables.get("tpu_fleet") or []))
         idle = record_store(f"{fleet_state.rstrip('/')}/idle", api)
         return outcomes, Upkeep(watch, idle).run(fleet, snapshot, records)

@@ -310,7 +310,8 @@ class CallbackModule(Default):
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._is_default_view:
             self._store_warnings(result)
-            self._handle_warnings(result.result)  # prints deprecation warnings
+            # Print what _store_warnings has left in the result: deprecation warnings.
+            self._handle_warnings(result.result)
             first_line = (text.splitlines() or [""])[0]
             shortened = (
                 first_line
@@ -382,8 +383,8 @@ class CallbackModule(Default):
     def _store_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; return False if no task is running.
 
-        The message replaces the last one that has the same text before the colon. A message with
-        several lines allows the live lines to fill the whole terminal.
+        The message replaces an earlier one with the same text before the first colon. If the
+        message has several lines, the live lines may fill the whole terminal.
         """
         if not self._tally:
             return False

@@ -167,8 +167,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _ssh_settings(self) -> dict[str, Any]:
         """Return the value of the inventory variable ``tpu_ssh``.
 
-        If an option of the inventory can't be evaluated, the options that come after it are left
-        out.
+        After an option of the inventory that can't be evaluated, later options are not evaluated;
+        the value lacks these options.
         """
         options = {
             "user": "ssh_user",
