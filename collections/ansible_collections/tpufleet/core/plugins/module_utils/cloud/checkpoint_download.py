@@ -20,7 +20,7 @@ TRAINER_DIRECTORIES = ("compiled/", "corpus/")
 def layout_of(command: Sequence[str], pattern: str) -> Layout:
     """Return the checkpoint layout of the trainer that ``command`` runs.
 
-    ``pattern`` is the field of that name in Layout.
+    ``pattern`` is the pattern of the checkpoints' paths (``Layout.pattern``), or empty.
     """
     is_own = tuple(command[: len(TRAINER)]) == TRAINER
     return Layout(is_own, in_bucket=True, pattern=pattern)

@@ -12,13 +12,13 @@ from . import errors
 if TYPE_CHECKING:
     from .http import GoogleApi
 
-#: After this many temporary refusals of a deletion (HTTP 429 or 5xx), the error is raised.
+#: How often a deletion is requested at most if the API refuses it temporarily (HTTP 429 or 5xx).
 TRIES = 10
 
 
 @dataclass(frozen=True)
 class CurrentResource:
-    """The resource that a name refers to now; its ``id`` never belongs to another resource."""
+    """The resource that has a certain name now; its ``id`` is never used for another resource."""
 
     id: str
     state: str = ""

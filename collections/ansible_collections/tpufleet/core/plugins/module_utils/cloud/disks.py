@@ -135,11 +135,10 @@ def _wait_ready(
 
 
 def attachable(compute: ComputeApi, spec: NodeSpec, node: Node | None = None) -> NodeSpec:
-    """Return the spec without the Hyperdisks that cannot be attached read-only yet.
+    """Return the spec without new Hyperdisks, which cannot be attached read-only until filled.
 
-    These are new disks. ``playbooks/fill_disk.yml`` fills and shares them, and then attaches them
-    to the TPUs. Disks that are attached to the existing TPU ``node`` stay in the spec. Raises
-    CloudError.
+    ``playbooks/fill_disk.yml`` fills and shares such a disk, and attaches it to the TPUs. Disks
+    that are attached to the existing TPU ``node`` stay in the spec. Raises CloudError.
     """
     if not spec.data_disks:
         return spec

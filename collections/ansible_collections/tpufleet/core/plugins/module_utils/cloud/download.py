@@ -78,7 +78,8 @@ def download(bucket: Bucket, stored: StoredObject, target: Path) -> None:
         partial.replace(target)
     except IsADirectoryError:
         raise DownloadError(
-            "other objects' names begin with its name and a slash, so its local path is a directory"
+            "its local path is a directory, because other objects' names begin with its name and a "
+            "slash"
         ) from None
     finally:
         partial.unlink(missing_ok=True)

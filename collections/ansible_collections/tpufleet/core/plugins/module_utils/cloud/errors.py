@@ -29,7 +29,7 @@ def one_line(text: object) -> str:
 
 
 class CloudError(Exception):
-    """Failed request to a cloud API. ``str()`` is one line; programs compare ``reason``."""
+    """Error of a request to a cloud API: a one-line text, and a ``reason`` for programs."""
 
     reason = "error"
 
@@ -184,8 +184,11 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
     return bool(re.search(r"(?i)quota limit\s+['\"]", str(error.get("message", ""))))
 
 
-def _older_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return the reasons in the list ``errors``, which Compute Engine and Cloud Storage add."""
+def _listed_reasons(error: Mapping[str, Any]) -> set[str]:
+    """Return each ``reason`` in the list ``errors``, which only some APIs add to an error.
+
+    These APIs are Compute Engine and Cloud Storage.
+    """
     entries = error.get("errors")
     return {
         str(entry.get("reason"))
@@ -202,7 +205,7 @@ def is_transient(status: int, answer: object) -> bool:
     """
     error = error_body(answer)
     if status == 403:
-        return bool(_older_reasons(error) & {"rateLimitExceeded", "userRateLimitExceeded"})
+        return bool(_listed_reasons(error) & {"rateLimitExceeded", "userRateLimitExceeded"})
     return status in TRANSIENT_STATUSES and not _names_a_quota(error)
 
 
@@ -216,7 +219,7 @@ def from_http(status: int, answer: object, action: str) -> CloudError:
     message = one_line(error.get("message") or f"HTTP {status}")
     if status == 401:
         return Unauthorized(f"can't {action}: the credentials are not accepted; {GET_CREDENTIALS}")
-    if "quotaExceeded" in _older_reasons(error):
+    if "quotaExceeded" in _listed_reasons(error):
         return QuotaError(f"can't {action}: {message}")
     if status == 403:
         hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(message) else ""

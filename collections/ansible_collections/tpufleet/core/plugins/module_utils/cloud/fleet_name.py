@@ -14,7 +14,7 @@ def parse_fleet_name(value: object) -> str:
     """Return a valid fleet name, which must be a valid label value. Raises NotConfigured."""
     if not isinstance(value, str) or not _FLEET_NAME.fullmatch(value):
         raise NotConfigured(
-            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 of a-z, 0-9, - and "
-            "_, a letter first: $EDITOR inventory/*/tpu.yml"
+            f"fleet_name: not a valid label value ({value!r:.80}). Use up to 63 characters of a-z, "
+            "0-9, - and _, beginning with a letter: $EDITOR inventory/*/tpu.yml"
         )
     return str(value)

@@ -89,7 +89,7 @@ def _is_key_of(kind: str, key: str) -> bool:
 
 
 class KnownHostsFile:
-    """A known_hosts file of mode 0600. A change rewrites the whole file under a lock."""
+    """A known_hosts file with mode 0600. Each change locks the file and rewrites all of it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()

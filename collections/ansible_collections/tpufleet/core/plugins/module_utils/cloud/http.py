@@ -86,7 +86,8 @@ class GoogleHttp:
 
     @cached_property
     def _session(self) -> Any:
-        # Opened on first use, because an inventory in Ansible's cache needs no credentials.
+        # Open the session on first use: if the inventory is in Ansible's cache, no credentials are
+        # needed.
         return self._open_session()
 
     def pages(
@@ -292,14 +293,15 @@ class GoogleApi:
             pauses += 1
             current = self._get(path, f"read the operation: {action}")
             if current is None:
-                return  # the API forgets finished operations; the caller reads the resource
+                # The API forgets finished operations. The caller sees the result in the resource.
+                return
             operation = current
         error = operation.get("error")
         if isinstance(error, Mapping) and error:
             raise errors.from_operation(error, action)
 
     def _operation_path(self, operation: Mapping[str, Any], action: str) -> str:
-        """Return the URL path of an operation; empty if there is nothing to wait for."""
+        """Return the URL path of an operation; empty if the operation needs no wait."""
         raise NotImplementedError
 
     def _get(self, path: str, action: str) -> Mapping[str, Any] | None:
@@ -324,7 +326,7 @@ class GoogleApi:
 
 
 def _check_is_from_api(error: errors.NotFound) -> None:
-    """Raise BadAnswer if a proxy may have sent the 404: then the resource may still exist."""
+    """Raise BadAnswer if a proxy may have sent the HTTP 404: the resource may still exist then."""
     if not error.is_from_api:
         raise errors.BadAnswer(
             f"{error}, but the API did not send this response; a proxy may have. Check the "

@@ -32,8 +32,8 @@ class NodeOutcome(Outcome):
     """Outcome of a change to a TPU.
 
     ``node`` is the TPU after the change; in check mode, it is the TPU before the change.
-    ``replaced`` is the old TPU if the change deleted and recreated it, else None; also None if the
-    old TPU was preempted.
+    ``replaced`` is the old TPU that the change deleted and recreated. It is None if there was no
+    such TPU, or if the old TPU was preempted.
     """
 
     node: Node | None = None
@@ -103,7 +103,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return a TPU's fields for a diff; of metadata only digests, because it may have secrets."""
+    """Return a TPU's fields for a diff, with digests of metadata, because it may have secrets."""
     keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
     return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],

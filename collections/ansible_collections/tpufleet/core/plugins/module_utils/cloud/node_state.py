@@ -167,7 +167,8 @@ def ensure_power(
             )
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
-            with suppress(errors.NoAnswer):  # the next read shows whether the TPU starts or stops
+            # If the response is lost, the next read shows whether the TPU starts or stops.
+            with suppress(errors.NoAnswer):
                 operation = api.power_node(zone, name, verb)
                 api.wait(operation, action, deadline)
         node = read()

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """A change that was made, or in check mode planned. ``before`` and ``after`` are its diff."""
+    """A change that was made (in check mode: planned); ``before`` and ``after`` are its diff."""
 
     changed: bool
     msg: str

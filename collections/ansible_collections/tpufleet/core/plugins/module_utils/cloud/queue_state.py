@@ -64,7 +64,8 @@ def ensure_requested(
         differences = spec.differences(request)
         if differences:
             delete = "state: absent"
-            if spec.nodes == (name,):  # delete.yml deletes by the name of the TPU
+            # delete.yml takes the name of a TPU, so this name must be that of the only TPU.
+            if spec.nodes == (name,):
                 delete += (
                     f", or: ansible-playbook playbooks/delete.yml -e tpu={name} -e zone={zone}"
                 )

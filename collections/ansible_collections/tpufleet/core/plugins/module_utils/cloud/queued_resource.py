@@ -144,7 +144,7 @@ class QueuedResourceSpec:
     def body(self, project: str) -> dict[str, Any]:
         """Return the JSON body of the creation request.
 
-        The body has a field for the tier, so its ``node`` has no ``schedulingConfig``.
+        ``node`` in the body has no ``schedulingConfig``, because the body has a field for the tier.
         """
         node = self.tpu.body(project)
         node.pop("schedulingConfig", None)
