@@ -15,7 +15,7 @@ from .event_kind import RECREATIONS, Action, DesiredState, EventKind
 
 
 class TimeUse(StrEnum):
-    """What the wanted time of a run was spent on, in the order in which it is shown."""
+    """What the wanted time of a run was spent on; the members are in the order of display."""
 
     TRAINING = "training"
     SAVES = "saves"

@@ -1,4 +1,4 @@
-"""The watch's decision for one run: from its desired and observed state to one action.
+"""The watch's decision for one run: what to do when its observed state is not the desired state.
 
 The argument ``situation`` of most functions has the record, observed state and memory of the run,
 and the time. These functions use no clock and no network. Passes share state only through
@@ -115,7 +115,7 @@ ENDED_STATES = (RunState.DONE, RunState.INTERRUPTED, RunState.FAILED)
 def decide_active(situation: Situation) -> Decision:
     """Decide about a run that is active on all workers: do nothing, or restart it if it hangs."""
     processes, limits = situation.observed.processes, situation.limits
-    if (seconds := _seconds_of_replacement(situation)) is not None:
+    if (seconds := _seconds_since_unseen_launch(situation)) is not None:
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
         return situation.stay(RunState.STARTING, recently)
     if late := situation.late_heartbeats(processes):
@@ -134,11 +134,11 @@ def decide_active(situation: Situation) -> Decision:
     return situation.stay(RunState.RUNNING)
 
 
-def _seconds_of_replacement(situation: Situation) -> float | None:
-    """Return the seconds since the launch if a worker reports an earlier attempt, else None.
+def _seconds_since_unseen_launch(situation: Situation) -> float | None:
+    """Return the seconds since a recent launch if a worker reports an earlier attempt, else None.
 
-    Such a worker answered before the launch, so its answer says nothing about the new attempt. A
-    launch more than LAUNCH_S ago does not explain the answer; then the result is None, too.
+    Such a worker reported its state before the launch reached it, so the report says nothing about
+    the new attempt. A launch is recent for LAUNCH_S seconds.
     """
     record = situation.record
     is_earlier = any(process.attempt < record.attempt for process in situation.observed.processes)
@@ -161,8 +161,8 @@ def decide_partly_ended(situation: Situation) -> Decision:
     ended = [process for process in situation.observed.processes if not process.is_active]
     hosts = ", ".join(process.host for process in ended)
     partly = Cause.of(CauseCode.PROCESSES_PARTLY_ENDED, hosts=hosts, host=active[0].host)
-    # Do not restart waiting processes: the rendezvous has its own time limit, and a launch may
-    # still be starting the others.
+    # Do not restart a run whose active processes all wait for the rendezvous: the rendezvous has
+    # its own time limit, and a launch may still be starting the other processes.
     is_starting = all(process.state is RunState.WAITING for process in active)
     is_done = all(process.state is RunState.DONE for process in ended)
     limit = situation.limits.heartbeat if is_done else situation.limits.settle
@@ -186,7 +186,7 @@ def decide_ended(situation: Situation) -> Decision:
         return situation.act(Action.RECORD_DONE, RunState.DONE, done)
     if in_use := workers_in_use(observed):
         return situation.stay(*in_use)
-    if (seconds := _seconds_of_start(situation, ended)) is not None:
+    if (seconds := _seconds_since_unfinished_launch(situation, ended)) is not None:
         # Do not relaunch yet: the train.yml that recorded the launch may still be pulling the image
         # or pushing the code.
         recently = Cause.of(CauseCode.LAUNCHED_RECENTLY, seconds=seconds)
@@ -213,12 +213,14 @@ def decide_ended(situation: Situation) -> Decision:
     return _launch_after_crash(situation, cause)
 
 
-def _seconds_of_start(situation: Situation, ended: Sequence[ProcessStatus]) -> float | None:
+def _seconds_since_unfinished_launch(
+    situation: Situation, ended: Sequence[ProcessStatus]
+) -> float | None:
     """Return the seconds since the launch if that launch may still start processes, else None.
 
-    A launch starts no more processes in each of these cases: LAUNCH_S seconds have passed, all
-    processes have ended, a process has ended for another reason than a failed rendezvous, or the
-    watch has tried to launch the run itself (``memory.tries``). ``ended`` has the ended processes.
+    The launch can start no more processes if it began more than LAUNCH_S seconds ago, if all
+    processes have ended, if one has ended for another reason than a failed rendezvous, or if the
+    watch itself has tried to launch the run (``memory.tries``). ``ended`` has the ended processes.
     """
     observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at
@@ -259,11 +261,11 @@ def refused_process(situation: Situation) -> ProcessStatus | None:
 def first_ended(situation: Situation) -> ProcessStatus | None:
     """Return the process of the last attempt that ended first; None if none has ended.
 
-    Processes that are done or ended because of a peer are ignored. If no other process has ended,
-    the result is the peer that the ignored processes report. That peer may have ended in an unknown
-    way, or may still be active on a worker without connection to the other workers. If they report
-    no peer of the run, the result is the first of all ended processes. A process whose end time is
-    unknown counts as the last.
+    Processes that are done, or that ended because of a peer, are ignored if any other process has
+    ended. If none has, the result is the peer that the ended processes report as the cause. That
+    peer may even be active, on a worker that has lost its connection. If the ended processes report
+    no peer of the run, the result is the first of them. A process whose end time is unknown counts
+    as the last.
     """
     ended = ended_processes(situation)
     failed_processes = [
@@ -282,7 +284,7 @@ def _worker_to_blame(situation: Situation) -> str:
 
     If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if any process
 
-    - ended for a reason in NOT_BLAMED, except that it saved because another one has crashed,
+    - ended for a reason in NOT_BLAMED, unless it saved because another process had crashed,
     - ended at an unknown time, or
     - is LOST, because its worker no longer has the attempt,
 
@@ -326,9 +328,9 @@ def seconds_without_output(processes: Sequence[ProcessStatus], limits: Limits) -
 def _restart(situation: Situation, state: RunState, cause: Cause) -> Decision:
     """Decide to restart a run that hangs or has ended on only some workers.
 
-    The first restart of an attempt is immediate. If the same attempt remains active, further
-    restarts follow with growing delays. The attempt counts as a crash, so the decision may also be
-    to replace the TPU or to give up.
+    The first restart of an attempt is immediate. It counts as a crash, so after too many crashes
+    the decision is to replace the TPU or to give up instead. If the attempt remains active after
+    its first restart, restart it again with growing delays.
     """
     memory = _count_crash(situation)
     if memory.counted_attempt != situation.memory.counted_attempt:

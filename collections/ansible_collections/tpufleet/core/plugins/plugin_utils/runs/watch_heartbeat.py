@@ -87,8 +87,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # put() replaces a document only if it has this generation. A heartbeat has no field
-        # ``generation``, which put() reads as 0, so each write replaces the previous heartbeat.
+        # put() replaces a document only if its field ``generation`` has the given value. A
+        # heartbeat has no such field, which counts as 0, so pass 0 to replace any heartbeat.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(

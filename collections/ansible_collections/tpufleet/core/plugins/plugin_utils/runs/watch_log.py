@@ -16,8 +16,8 @@ class WatchLog:
     """A log that shows each line and, unless ``quiet``, appends it to the file ``path``."""
 
     def __init__(self, path: Path, quiet: bool) -> None:
-        # The path must be absolute, because playbooks run in another directory and write files to
-        # the directory of the log.
+        # Make the path absolute, because log lines name files beside the log, and a reader of these
+        # lines need not be in the current directory.
         self._path, self._quiet = path.expanduser().absolute(), quiet
         self._lock = threading.Lock()
         if not quiet:

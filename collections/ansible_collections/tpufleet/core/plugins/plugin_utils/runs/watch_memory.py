@@ -45,7 +45,7 @@ class Limits:
     longest_backoff: float = 600
 
     def backoff(self, tries: int) -> float:
-        """Return the delay in seconds after ``tries`` tries: each try doubles it, up to a limit."""
+        """Return the delay in seconds after ``tries`` tries; the delay doubles up to a limit."""
         return min(self.longest_backoff, self.first_backoff * 2 ** min(tries, 20))
 
 

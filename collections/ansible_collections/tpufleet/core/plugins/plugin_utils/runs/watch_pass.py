@@ -108,9 +108,9 @@ class WatchPass:
     def confirm(self, records: Iterable[RunRecord], snapshot: Snapshot) -> Snapshot:
         """List TPUs again while a wanted run seems to have lost its TPU or workers.
 
-        Stops when two lists agree on the TPU's state, or after MAX_LISTINGS lists. The inventory
-        alone does not decide, because it may come from a cache. Returns ``snapshot`` with these
-        lists. Raises CloudError.
+        Stops when two lists agree on the TPU's state, or after MAX_LISTINGS lists. A loss is not
+        confirmed by the inventory alone, because the inventory may come from a cache. Returns
+        ``snapshot`` with the new lists. Raises CloudError.
         """
         wanted_records = [record for record in records if record.is_wanted]
         for number in range(MAX_LISTINGS):
@@ -305,7 +305,7 @@ class WatchPass:
         fields: Mapping[str, Any],
         event: Event | None = None,
     ) -> bool:
-        """Store a decision's memory and ``fields`` in the run record.
+        """Store ``fields`` and what the watch must remember after a decision in the run record.
 
         Adds one event to the run's history: the decision if it is new, else ``event``, if any.
         Returns False if the record was changed since it was read.

@@ -26,7 +26,8 @@ def decide_lost(situation: Situation) -> Decision:
     situation = situation.with_memory(memory)
     if blocker := _creation_blocker(observed):
         return situation.stay(RunState.PREEMPTED, lost, blocker)
-    # In the phase CAPACITY, the cloud has not yet created the TPU again, so this is the same loss.
+    # In the phase CAPACITY, the cloud has not created the TPU again since the last loss, so do not
+    # count another preemption.
     is_counted = memory.state == RunState.PREEMPTED or situation.record.phase is TimeUse.CAPACITY
     if not is_counted:
         memory = replace(memory.without_wait(), preemptions=memory.preemptions + 1)
@@ -38,7 +39,7 @@ def decide_lost(situation: Situation) -> Decision:
 
 
 def workers_in_use(observed: Observation) -> tuple[RunState, Cause] | None:
-    """Return why a run must wait for its workers (its state, the cause); None if it need not wait.
+    """Return why a run must wait for its workers, as state and cause; None if it need not wait.
 
     A run must wait while its TPU is in maintenance, or while a worker has another run.
     """
