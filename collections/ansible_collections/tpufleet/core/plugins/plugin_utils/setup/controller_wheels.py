@@ -1,4 +1,4 @@
-"""Tar files of wheels that the controller downloads for workers without internet access."""
+"""Tar files of wheels for workers without internet access; the controller downloads the wheels."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def wheels_archive(lock: str, target: Target, cache: Path, env: Mapping[str, str
 
 
 def _pip(cache: Path) -> list[str]:
-    """Return the command of pip in a virtual environment, which is created on first use."""
+    """Return the command of pip in the virtual environment in ``cache``; create it on first use."""
     venv = cache / f"pip-{sys.version_info.major}.{sys.version_info.minor}"
     if not (venv / "bin/pip").exists():
         run(

@@ -35,7 +35,8 @@ _DATA_OPTIONS = ("noatime", "nosuid", "nodev")
 _NFS_OPTIONS = ("vers=4.2", "proto=tcp", "hard", "timeo=100", *_DATA_OPTIONS)
 # https://cloud.google.com/filestore/docs/mounting-fileshares. All tiers support NFS version 3.
 _FILESTORE_OPTIONS = ("vers=3", "proto=tcp", "hard", "timeo=600", "retrans=3", *_DATA_OPTIONS)
-# All other generations support Hyperdisk ML: https://cloud.google.com/tpu/docs/storage-options
+# TPU generations that do not support Hyperdisk ML, according to
+# https://cloud.google.com/tpu/docs/storage-options
 _WITHOUT_HYPERDISK_ML = frozenset(("v2", "v3", "v4"))
 
 
@@ -192,8 +193,8 @@ def mount_units(
 
     Args:
         entries: the value of ``mounts`` of this worker.
-        host: the worker's name in the inventory. A directory that it exports itself is mounted by a
-            bind mount, or not at all if its path is the same.
+        host: the worker's name in the inventory. A directory that this worker itself exports is
+            mounted by a bind mount, or not at all if it is exported from the path of the mount.
         hostvars: the variables of all hosts, for the addresses of NFS servers.
         uid: the user id and group id that own the files of a mounted bucket.
         fleet: the value of ``tpu_fleet``. A data disk that is not attached to the worker's TPU is
@@ -222,12 +223,12 @@ def mount_units(
 
 
 def _mounts_above(unit: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe the units whose path contains the path of ``unit``.
+    """Describe the mounts above ``unit``: those whose path contains its path.
 
-    The description is written into the unit. So the unit counts as changed, and is unmounted first,
-    if a mount above it is added, changed or removed. Otherwise a new mount would hide it.
+    The description is written into the unit's file. A change of a mount above therefore changes
+    this file, too, and setup unmounts the unit first. Otherwise a new mount above would hide it.
 
-    Raises AnsibleFilterError if such a unit mounts a network file system.
+    Raises AnsibleFilterError if a mount above is a network file system.
     """
     above = [other for other in units if unit["path"].startswith(f"{other['path']}/")]
     for other in above:
@@ -246,7 +247,7 @@ def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
     Args:
         entries: the value of ``mounts`` of a worker.
         disk: the disk's name.
-        device: replaces the device of the disk in ``mounts`` if it is not empty.
+        device: the device to return; empty for the device according to ``mounts``.
 
     Raises AnsibleFilterError.
     """
@@ -400,7 +401,7 @@ def mount_exports(
 
 
 def _disk_mount_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
-    """Return the mount point of the data disk that contains ``path``; empty if none does.
+    """Return the mount point of the data disk that contains ``path``; empty if no disk does.
 
     ``attached`` has the names of the data disks that are attached to the TPU.
     """

@@ -40,8 +40,8 @@ class Sources:
             tpufleet's requirements.
         extras: requirements that are added to those of the file.
         project: the directory with tpufleet's requirements (.in) and lock files (.lock).
-        jax_requirements: the name, without suffix, of the requirements and the lock file in
-            ``project`` for these workers.
+        jax_requirements: the name without suffix of tpufleet's requirements and lock file for the
+            workers, such as ``worker-tpu``.
     """
 
     requirements: Path | None
@@ -56,7 +56,7 @@ class Sources:
 
     @property
     def project_lock(self) -> Path:
-        """tpufleet's lock file for these workers."""
+        """tpufleet's lock file for the workers, made from ``jax_requirements``."""
         return self.project / f"{self.jax_requirements}.lock"
 
     @property
@@ -101,7 +101,7 @@ def own_lock(
         jax_requirements: the name of tpufleet's requirements, which are used if the user has only
             extras.
         folder: the directory of the lock file if the user has only extras.
-        project: the project's directory, below which ``requirements`` may be.
+        project: the project's directory; ``requirements`` may be relative to it.
     """
     parsed_extras = parse_extras(extras)
     # The digest makes file names unique. Without it, a==1 and a>=1 would have the same name, as
@@ -230,7 +230,7 @@ def _compile(sources: Sources, output: Path, env: Mapping[str, str], upgrade: bo
     try:
         result = subprocess.run(
             [*command, str(sources.file), "-"],
-            cwd=sources.file.parent,  # relative paths in the file begin at its directory
+            cwd=sources.file.parent,  # paths in a requirements file are relative to it
             env=variables,
             input="\n".join(sources.extras),
             capture_output=True,
