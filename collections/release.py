@@ -116,7 +116,7 @@ def _copy_known(source: Path, target: Path) -> None:
             raise ReleaseError(f"{name}: tracked by git, but missing. See: git status")
         place = target / file.relative_to(source) if file != source else target
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)  # with its mode; for a link, copies its target
+        shutil.copy(file, place)  # keeps the file's mode; replaces a link by its target
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

@@ -33,11 +33,11 @@ class FullLog:
 
     def line(self, text: str) -> None:
         """Write a line with the current time."""
-        with suppress(OSError):  # a full disk must not hide what the playbook prints
+        with suppress(OSError):  # a full disk must not stop the output on the terminal
             self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def result(self, host: str, outcome: str, result: Mapping[str, Any]) -> None:
-        """Write a task's result on a host, after its ``outcome``, such as ``changed``.
+        """Write a line with a task's ``outcome`` on a host, such as ``changed``, and its result.
 
         Ansible has already censored the results of ``no_log`` tasks.
         """
@@ -60,5 +60,5 @@ def _prune(directory: Path) -> None:
     logs = sorted((match.string, match["pid"]) for match in matches)
     for name, pid in logs[: max(0, len(logs) - MAX_LOGS + 1)]:
         if not Path("/proc", pid).exists():
-            with suppress(OSError):  # such as another user's log in a directory that users share
+            with suppress(OSError):  # keep logs that only another user can delete
                 (directory / name).unlink()

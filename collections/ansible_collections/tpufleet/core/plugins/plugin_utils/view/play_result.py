@@ -1,6 +1,7 @@
-"""The result file of a playbook: its failures as JSON, for the process that started it.
+"""The result file of a playbook: its failures as JSON, for the program that runs the playbook.
 
-The callback plugin ``view`` writes it to the path in the environment variable TPUFLEET_RESULT_FILE.
+The callback plugin ``view`` writes the file; the environment variable TPUFLEET_RESULT_FILE has the
+path.
 """
 
 from __future__ import annotations

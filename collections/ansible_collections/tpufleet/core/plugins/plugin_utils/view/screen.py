@@ -15,7 +15,7 @@ from .live_block import LiveBlock
 REDRAW_EVERY_S = 0.2
 #: Without a terminal, progress is printed if nothing else was printed for this many seconds.
 QUIET_S = 9.0
-#: The length in characters up to which progress, or changes of one role, are joined on one line.
+#: Without a terminal, texts about one task or one role are joined on one line up to this length.
 MAX_LINE_CHARS = 110
 
 
@@ -43,9 +43,9 @@ class Screen:
             terminal: the stream to draw on; None for a pipe or a file.
             live_lines: returns the lines of the live block at a monotonic time; empty to show no
                 block.
-            brief_progress: returns two texts at a monotonic time: the task, and its progress. Only
-                used without a terminal: the task starts a line, to which later progress of the same
-                task is appended. Returns None to print the ``live_lines`` instead.
+            brief_progress: returns two texts for output without a terminal: the task, with which a
+                line begins, and its progress at a monotonic time, which is appended to this line.
+                Returns None to print the ``live_lines`` instead.
             store_progress: stores a progress message for ``live_lines``; returns False if no task
                 runs.
         """
@@ -188,9 +188,9 @@ class Screen:
 def _signals_blocked() -> Iterator[None]:
     """Delay SIGINT and SIGTERM while a worker process prints from its main thread.
 
-    To send a message, the process takes the lock of Ansible's result queue, and so does the main
-    process before it ends. If the worker died while it held the lock, ansible-playbook would hang
-    after CTRL+C. Other threads, task results and warnings are not protected.
+    To print, the worker process takes the lock of Ansible's result queue. The main process takes
+    the same lock before it ends. If a worker process died while it held the lock, ansible-playbook
+    would therefore hang after CTRL+C. Other threads, task results and warnings are not protected.
     """
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

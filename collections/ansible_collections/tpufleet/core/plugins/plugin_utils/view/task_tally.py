@@ -31,8 +31,8 @@ class Failure:
 class TaskTally:
     """One running task: which hosts have started, and the outcome of those that have ended.
 
-    ``began`` is a monotonic time. ``items`` has the labels of changed loop items. ``progress`` maps
-    the host or TPU at the start of a progress message to its latest message.
+    ``began`` is a monotonic time. ``items`` has the labels of changed loop items. ``progress`` has
+    the latest progress message of each host or TPU.
     """
 
     name: str
@@ -45,8 +45,9 @@ class TaskTally:
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
         """Return the lines to print when the task has ended, for changes and ignored errors.
 
-        Each line is (outcome, (label, task, hosts)). ``label`` is the text for the outcome;
-        ``hosts`` names the hosts with this outcome. ``check`` is whether Ansible is in check mode.
+        Each line is (outcome, (label, task, hosts)): an outcome and three texts to print. ``label``
+        describes the outcome, and ``hosts`` are the hosts that have it. ``check`` is whether
+        Ansible is in check mode.
         """
         kinds = (
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
@@ -164,7 +165,7 @@ def recap_lines(stats: Mapping[str, Mapping[str, int]]) -> list[str]:
     return [f"{folded(hosts)} : {counts}" for counts, hosts in hosts_by_counts.items()]
 
 
-#: The words of the recap, with Ansible's keys of the counts.
+#: The label of each count in the recap, with the key of this count in Ansible's statistics.
 _RECAP = {
     "ok": "ok",
     "changed": "changed",
