@@ -28,7 +28,7 @@ def main(checkpoints: Path) -> int:
     step = int(newest.read_text()) if newest.exists() else 0
     print(f"{jax.process_count()} processes, from step {step}", flush=True)
     while True:
-        time.sleep(0.1)  # stands for the computation of a step
+        time.sleep(0.1)  # a real trainer would compute a step here
         step += 1
         print(f"step {step}", flush=True)
         # All processes must exit after the same step. Otherwise, those that continue would wait

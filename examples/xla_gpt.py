@@ -6,7 +6,7 @@ Usage: tpufleet_launch xla -- python xla_gpt.py train TEXT CHECKPOINTS [--start 
 CHECKPOINTS is a directory or gs://BUCKET/PREFIX; gs:// needs the package gcsfs. For ``complete``,
 pass the CHECKPOINTS of a run that has trained, such as gs://BUCKET/checkpoints/RUN.
 --start FILE trains only the output layer, as in finetuning. If CHECKPOINTS has no checkpoint yet,
-it begins with the weights in the checkpoint FILE.
+the training begins with the weights in the checkpoint FILE.
 """
 
 import argparse
@@ -130,7 +130,7 @@ def train(args: argparse.Namespace) -> None:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:])
         loss.backward()
-        xm.optimizer_step(optimizer)  # also averages the gradients of all processes
+        xm.optimizer_step(optimizer)  # averages the gradients of all processes first
         torch_xla.sync()
         step += 1
         if step % EVERY:

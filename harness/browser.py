@@ -101,7 +101,8 @@ class Browser:
             ready, _, _ = select.select([self._from_browser], [], [], deadline - time.monotonic())
             chunk = os.read(self._from_browser, 1 << 20) if ready else b""
             if not chunk:
-                raise BrowserError("the browser exited unexpectedly" if ready else "no answer")
+                failure = "exited unexpectedly" if ready else f"sent no reply in {TIMEOUT_S:.0f} s"
+                raise BrowserError(f"the browser {failure}")
             self._buffer += chunk
         text, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(text)

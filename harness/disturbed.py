@@ -64,7 +64,7 @@ class Losses:
                 try:
                     self._read_file(file)
                 except OSError:
-                    continue  # the file's machine is being deleted
+                    continue  # the worker's machine is being deleted, with its files
 
     def _read_file(self, file: Path) -> None:
         with file.open("rb") as stream:

@@ -16,7 +16,8 @@ def emulated_storage(port: int | None = None) -> Iterator[str]:
     """Run the emulator and yield its address.
 
     ``port`` is the emulator's port; None for a free one. While the emulator runs,
-    STORAGE_EMULATOR_HOST is not set, so that only code that gets the address uses the emulator.
+    STORAGE_EMULATOR_HOST is unset, so that no code uses the emulator unless a test passes the
+    address to it.
     """
     before = os.environ.get("STORAGE_EMULATOR_HOST")
     with FakeGCSServer(port=port) as server:

@@ -52,8 +52,8 @@ def _suspend_all_between_uploads(run: DisturbedRun) -> None:
     """Suspend all trainers by SIGSTOP when none of them is uploading an object.
 
     While an upload is incomplete, the bucket's emulator responds to no client, not even the watch.
-    Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue, so each
-    attempt to suspend them must be shorter.
+    Trainers that are suspended for 10 s (``heartbeat_timeout``) crash when they continue. If an
+    upload is incomplete, resume them sooner, and try again.
     """
     for _ in range(5):
         _signal_all("STOP")(run)
@@ -141,7 +141,7 @@ def _bucket_gone(run: DisturbedRun) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml. Timers may run both.
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml, which a timer may run, too.
     """
 
     def inject(run: DisturbedRun) -> None:
@@ -181,8 +181,8 @@ def _no_release(run: DisturbedRun) -> None:
     cache, hidden = _releases(), _releases().with_name("releases-away")
     cache.rename(hidden)
     try:
-        # The watch looks for the release only when all trainers have ended, which may take some
-        # passes.
+        # The watch needs the release for a launch, and launches only when all trainers have ended,
+        # which may take some passes.
         message, pass_count = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: message in "".join(run.passes[pass_count:]), 120)
         before = run.record()
@@ -245,7 +245,7 @@ def _damaged_objects(run: DisturbedRun) -> set[tuple[str, str]]:
 
 
 def _not_shared(run: DisturbedRun) -> None:
-    """Stop the run, try to launch another one with unshared checkpoints, and restart the run."""
+    """Stop the run, check that no run with unshared checkpoints can be launched, and restart it."""
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()
@@ -366,9 +366,13 @@ SOME = (
 def select_faults(selection: str, seed: int) -> list[Fault]:
     """Return the faults to inject, in order.
 
-    ``selection`` is ``some`` (SOME), ``alone`` (each once), ``order`` (each once, shuffled by
-    ``seed``) or ``all`` (``alone``, then ``order``). Another text selects the faults whose names
-    contain it.
+    ``selection`` is one of:
+
+    - ``some``: the faults named in SOME,
+    - ``alone``: every fault once, in the order of FAULTS,
+    - ``order``: every fault once, in an order that ``seed`` determines,
+    - ``all``: first the faults of ``alone``, then those of ``order``,
+    - another text: the faults whose names contain this text.
     """
     if selection == "some":
         return [fault for name in SOME for fault in FAULTS if fault.name == name]

@@ -68,7 +68,7 @@ def unpack(folder: Path, worker: str) -> Path:
 class Fleet:
     """A fleet on a local cloud, with methods that run playbooks and commands on it.
 
-    ``beside`` is an inventory, as written by ``write_inventory``, whose variables override those
+    ``beside`` is a second inventory, written by ``write_inventory``, whose variables override those
     of inventory/local.
     """
 
@@ -179,7 +179,7 @@ class Fleet:
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except BaseException:
-                kill_tree(process.pid)  # without this, Ansible's child processes keep running
+                kill_tree(process.pid)  # otherwise Ansible's child processes keep running
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 

@@ -42,7 +42,7 @@ def environment_of(local_api: ServedApi) -> dict[str, str]:
     return {
         **inherited,
         "ANSIBLE_NOCOLOR": "1",
-        # This callback prints a line per host and task.
+        # Ansible's default callback prints a line per host and task, which tests can match.
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         "ANSIBLE_LOCAL_TEMP": str(local_api.state / "ansible"),
         "ANSIBLE_SSH_EXECUTABLE": str(ssh),

@@ -48,8 +48,8 @@ class Attempt:
         config: the config file.
         overrides: settings that override the config, by process.
         compile_cache: XLA's compile cache, which the processes share.
-        own_checkpoints: the process whose checkpoints are in its run directory instead; None for
-            no process.
+        own_checkpoints: the process that uses its run directory for checkpoints, not the shared
+            directory; None for no process.
         processes: the number of processes.
         environment: variables that are added to those of each process.
         program: the module that each process runs, and the arguments before the config.
@@ -93,7 +93,7 @@ class Attempt:
             clean_environment()
             | cache_variables(self._compile_cache)
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # a launch on a fleet sets this, too
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as in a launch on a fleet
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str(

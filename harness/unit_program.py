@@ -15,8 +15,8 @@ def unit_program(
 ) -> tuple[list[str], dict[str, str]]:
     """Create the run ``mine`` in ``directory``; return the command and environment of its unit.
 
-    ``launch`` is the content of launch.json. If it is empty, launch.json describes the process
-    ``process_id`` of ``spec`` in the environment ``python_env``.
+    ``launch`` is the content of launch.json. If ``launch`` is empty, the content is made from the
+    launch ``spec``, the number of the process and the name of its environment ``python_env``.
     """
     for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
         (directory / folder).mkdir(parents=True)
