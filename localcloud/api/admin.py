@@ -118,7 +118,7 @@ class Admin(Methods):
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
         """End all faults of the API, and all of workers except power off.
 
-        Returns the active faults of the API, of which there are none.
+        Returns the API's active faults, as ``_change_faults`` does: an empty list of each kind.
         """
         self._faults.clear()
         for node in self._nodes.all():

@@ -25,7 +25,7 @@ from localcloud.api.selection import parse_compute_filter
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
 AGGREGATED = f"{PROJECT}/aggregated"
-# gcloud sends returnPartialSuccess with every list request. The discovery document omits it.
+# returnPartialSuccess is not in the discovery document, but gcloud sends it in all list requests.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 AGGREGATED_QUERY = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 _LARGEST_PAGE = 500
@@ -107,8 +107,8 @@ class Frame:
     ) -> dict[str, Any]:
         """Return the page of ``items`` that the call requests.
 
-        All items have one kind, for example ``firewall``, and one scope, for example ``global``.
-        The query's ``filter`` can use ``name``, ``id`` and the names in ``fields``.
+        ``kind`` is the kind of all items, such as ``firewall``, and ``scope`` their scope, such as
+        ``global``. The query's ``filter`` can use ``name``, ``id`` and the names in ``fields``.
         """
         path = _path(scope, kind)
         page_items, token = self._select_page(path, items, call, fields)

@@ -1,8 +1,8 @@
 """The Compute API's operations, stored in the database.
 
-One transaction stores an operation and changes its target, so that a restarted server has no work
-to resume. The operation still counts as running for ``DURATION_S`` seconds, to reveal clients that
-do not wait for its end.
+An operation is stored in the transaction that changes its target, so that a restarted server has no
+work to resume. Although its work is then done, the operation counts as running for ``DURATION_S``
+seconds, to reveal clients that do not wait for its end.
 """
 
 import json
@@ -32,7 +32,7 @@ class ComputeOperation:
     begins: float
     ends: float
     request_id: str
-    error: str = ""  # JSON of ``{code, message}``, or "" if it succeeds
+    error: str = ""  # JSON of ``{code, message}``; "" if the operation succeeds
 
 
 class ComputeOperationTable(Table[ComputeOperation]):

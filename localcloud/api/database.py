@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VERSION = 6  # increment with each change of the tables
+VERSION = 6  # increment this number with each change of the tables
 _TABLES = """
 CREATE TABLE nodes (
     uid INTEGER PRIMARY KEY,

@@ -10,9 +10,9 @@ errors    the call fails with the HTTP status ``code``
 latency   the call is delayed by ``delaySeconds``
 drops     the connection closes without a response; ``when`` is "before" or "after": whether this
           happens before or after the call takes effect
-mix       a random ``share`` (such as 0.3) of the calls fails: with one of the HTTP statuses
-          ``codes`` or, if ``drops`` is true, sometimes without a response; ``seed`` is the seed of
-          the random choices
+mix       a random ``share`` (such as 0.3) of the calls fails. A failing call has a random HTTP
+          status of ``codes`` or, if ``drops`` is true, sometimes no response. ``seed`` is the seed
+          of the random choices
 outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
 capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
 quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips

@@ -61,7 +61,7 @@ class Faults:
     def effect(self, method: str, zone: str) -> Effect:
         """Return the effect of the active faults on a call.
 
-        The call counts as one of the ``times`` of each fault that affects it.
+        Counts one occurrence of each fault that affects the call.
         """
         with self._lock:
             slow = self._matching("latency", zone, method)
@@ -77,7 +77,7 @@ class Faults:
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
         """Return the error with which an injected fault ends a call's operation, or None.
 
-        If there is such a fault, the call counts as one of its ``times``.
+        If there is such a fault, counts one occurrence of it.
         """
         with self._lock:
             for fault in self._matching("outcomes", zone, method)[:1]:
@@ -89,7 +89,7 @@ class Faults:
     def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
         """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
 
-        If ``count`` is true, a shortage that is found uses up one of the fault's ``times``.
+        If ``count`` is true, counts a shortage as one occurrence of its fault.
         """
         with self._lock:
             for fault in self._matching("capacity", zone):
@@ -102,7 +102,7 @@ class Faults:
     def reuses_addresses(self, zone: str) -> bool:
         """Return whether a fault gives a new node the most recently released addresses.
 
-        If so, the node counts as one of the fault's ``times``.
+        If so, counts one occurrence of the fault.
         """
         with self._lock:
             for fault in self._matching("reuse", zone)[:1]:
@@ -113,7 +113,7 @@ class Faults:
     def boot_delay(self, worker: str, zone: str) -> float:
         """Return by how many seconds the boot of a worker (``pod-w1``) must be delayed.
 
-        A delayed boot counts as one of the fault's ``times``.
+        Counts a delay as one occurrence of its fault.
         """
         with self._lock:
             for fault in self._matching("late", zone):
@@ -167,7 +167,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _draw_effect(fault: Fault, method: str) -> Effect:
-    """Draw the effect of a ``mix`` fault on the next call of a method, by the fault's seed."""
+    """Return the effect of a ``mix`` fault on a method's next call, a random choice by its seed."""
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1

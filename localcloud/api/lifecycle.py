@@ -19,8 +19,9 @@ from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.versions import Version
 from localcloud.machines.interface import MachineError, Machines, MachineSpec, SweepError
 
-# Time for a guest to shut down before its power is cut
-# (https://cloud.google.com/compute/docs/shutdownscript), except in an announced preemption.
+# How long a guest may take to shut down before its power is cut
+# (https://cloud.google.com/compute/docs/shutdownscript). In an announced preemption, the power is
+# cut at the announced time instead.
 SHUTDOWN_S = 90.0
 SWEEP_RETRY_S = 10.0
 NOTICE_S = 1.0  # delay between a preemption's announcement in the metadata and the guest's shutdown
@@ -62,12 +63,13 @@ class Lifecycle:
         }
 
     def begin(self, operation: Operation) -> None:
-        """Run a stored operation in the background; its verb and its node's state must match.
+        """Run a stored operation in the background, according to its verb.
 
-        ``create`` starts the machines of a CREATING node. ``delete`` deletes a DELETING node with
-        its machines. ``stop`` and ``start`` power the machines of a STOPPING or STARTING node off
-        or on. ``update`` attaches the node's data disks. ``simulateMaintenanceEvent`` reboots the
-        machines of the workers in ``detail["workers"]`` of a REPAIRING node.
+        For most verbs, the node must be in a certain state. ``create`` starts the machines of a
+        CREATING node. ``delete`` deletes a DELETING node with its machines. ``stop`` and ``start``
+        power the machines of a STOPPING or STARTING node off or on. ``update`` attaches the node's
+        data disks. ``simulateMaintenanceEvent`` reboots the machines of the workers in
+        ``detail["workers"]`` of a REPAIRING node.
         """
         self._jobs.begin(self._work[operation.verb], operation)
 
@@ -121,7 +123,7 @@ class Lifecycle:
                 self._machines.shut_down(worker.machine)
 
     def power_off(self, node: Node, worker: Worker) -> None:
-        """Cut the power of a worker's machine; the node's state stays. Raises MachineError."""
+        """Cut the power of a worker's machine; keep the node's state. Raises MachineError."""
         with self._jobs.locked(node.uid):
             self._delayed_boots.pop(worker.machine, None)
             self._machines.power_off(worker.machine)
@@ -187,14 +189,15 @@ class Lifecycle:
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
-        except SweepError as error:  # serve requests anyway; retry_sweep() deletes them later
+        except SweepError as error:  # do not fail: retry_sweep() will delete these machines
             self._unknown_machines = tuple(error.failures)
         except Exception:
             self._log.exception("cannot delete unknown machines; the next start tries again")
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                if operation.verb != "update":  # the operation boots machines, unlike an update
+                # An update boots no machines, so the checks below must boot those that are off.
+                if operation.verb != "update":
                     resumed.add(operation.uid)
                 self.begin(operation)
         for node in self._nodes.all():
@@ -267,8 +270,9 @@ class Lifecycle:
     ) -> None:
         """End an operation and change the state of its node.
 
-        Without ``failures``, the node moves from ``state`` to ``new_state``; with failures, it
-        moves to TERMINATED. A node that is no longer in ``state`` does not change.
+        Without ``failures``, the node moves from ``state`` to ``new_state``. With failures, it
+        moves to TERMINATED, and the operation fails. If the node is no longer in ``state``, it does
+        not change, and the operation fails.
         """
         last_error = "; ".join(failures)
         with self._database.transaction():

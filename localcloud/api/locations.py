@@ -48,8 +48,8 @@ class Locations:
     def _routes(self, location: str, runtime_collection: str) -> tuple[Route, ...]:
         """Return one API version's routes of zones, accelerator types and runtime versions.
 
-        ``location`` is the path template of a zone, ``runtime_collection`` the last part of the
-        path. Runtime versions have another collection in v2 (runtimeVersions) than in v1.
+        ``location`` is the path template of a zone, and ``runtime_collection`` what the API version
+        calls the collection of runtime versions: tensorflowVersions in v1, runtimeVersions in v2.
         """
         page = ("pageSize", "pageToken")
         selection = (*page, "filter", "orderBy")
@@ -135,7 +135,7 @@ class Locations:
         """Return the requested page of ``items``, filtered and ordered as the query says.
 
         ``collection`` is the key of the list in the response. ``fields`` are the fields that the
-        query may use. ``scope`` has the zones that cannot be reached.
+        query may use. The response names the unreachable zones of ``scope``.
         """
         filter_text, order = call.query.get("filter", ""), call.query.get("orderBy", "")
         key = f"{collection} {call.version} {call.names} {filter_text} {order}"

@@ -18,7 +18,8 @@ from localcloud.api.node_table import Node, Worker
 
 MEGASCALE_PORT = 8081
 # Machine types by the accelerator type's prefix (https://cloud.google.com/tpu/docs, "TPU machine
-# types"). Google publishes none for v2, so its name follows v3's. {} is for the chips per VM.
+# types"). {} is replaced by the number of chips per VM. Google documents no machine type of v2; the
+# one here is named like v3's.
 _MACHINE_TYPES = {
     "v2": "ct2-hightpu-{}t",
     "v3": "ct3-hightpu-{}t",
@@ -216,8 +217,9 @@ class Reply:
 def answer(root: Tree, path: str, query: Mapping[str, str], tokens: Tokens) -> Reply:
     """Return the response to a GET of ``path`` in the metadata ``root``.
 
-    The response contains the value of a leaf, or the names in a directory. With ``recursive`` in
-    the query, it contains all that is below the directory. ``tokens`` returns an account's token.
+    The response contains the value of a leaf, or the names in a directory. If the query has
+    ``recursive``, the response contains all leaves below the directory. ``tokens`` returns the
+    access token of a service account.
     """
     value = _find({ROOT[0]: {ROOT[1]: root}}, [segment for segment in path.split("/") if segment])
     if value is None:
@@ -291,7 +293,7 @@ def _json(value: Any) -> Any:
 
 
 def _camel_case(name: str) -> str:
-    """Convert ``machine-type`` to ``machineType``; return an account's email unchanged."""
+    """Convert a key such as ``machine-type`` to ``machineType``; keep the email of an account."""
     if "@" in name:
         return name
     head, *tail = name.split("-")

@@ -23,8 +23,8 @@ from localcloud.api.operation_table import OperationTable
 FLAVOR = ("Metadata-Flavor", "Google")
 TOKEN_LIFE_S = 3600
 _RENEWED_BEFORE_S = 300
-_IDLE_S = 3600  # long, because a guest that waits for a change sends nothing
-_SETTLE_S = 0.02  # changes within this time wake a waiting guest only once
+_IDLE_S = 3600  # connection timeout: long, because a guest that waits for a change sends nothing
+_SETTLE_S = 0.02  # time from a change to the response, which also contains later changes
 
 
 class Changes:
