@@ -74,8 +74,8 @@ def check_changelog() -> None:
 def check(place: Path, env: dict[str, str]) -> list[str]:
     """Check that Ansible finds every part of the installed collection; return the output lines.
 
-    ``place`` is the directory in which ``installed()`` installed the collection, and ``env`` is
-    what it returned. Raises ReleaseError.
+    ``place`` is the directory that was passed to ``installed()``, and ``env`` the environment that
+    ``installed()`` returned. Raises ReleaseError.
     """
     core = place / "ansible_collections/tpufleet/core"
     findings = []
@@ -99,7 +99,7 @@ def check(place: Path, env: dict[str, str]) -> list[str]:
 
 
 def installed(artefact: Path, place: Path) -> dict[str, str]:
-    """Install the archive into ``place``; return the environment in which Ansible finds only it."""
+    """Install the archive into ``place``; return an environment without other collections."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
     env |= {"ANSIBLE_COLLECTIONS_PATH": str(place), "ANSIBLE_HOME": str(place / "home")}
     galaxy = ("ansible-galaxy", "collection", "install", "--offline", "--no-deps")

@@ -19,7 +19,7 @@ asked_to_stop = threading.Event()
 
 
 def main(checkpoints: Path) -> int:
-    """Train until a process is asked to stop; return the exit code."""
+    """Train until a process receives SIGTERM, then save; return the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -22,7 +22,7 @@ asked_to_stop = threading.Event()
 
 
 def main(checkpoints: Path) -> int:
-    """Count steps until a process is asked to stop; return the exit code."""
+    """Count steps until a process receives SIGTERM, then save; return the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
     newest = checkpoints / "step"
     step = int(newest.read_text()) if newest.exists() else 0

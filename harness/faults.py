@@ -83,14 +83,14 @@ def _maintenance(run: DisturbedRun) -> None:
 
 
 def _no_capacity(run: DisturbedRun) -> None:
-    # Use --times 2: one creation fails in each of the two zones. With --for, the shortage could be
-    # over before a slow watch tries to create the TPU.
+    # Let one creation fail in each of the two zones (--times 2). If the shortage lasted a number of
+    # seconds instead (--for), it could be over before a slow watch tries to create the TPU.
     run.fault("capacity", "--times", "2")
     run.preempt()
 
 
 def _api_fails(run: DisturbedRun) -> None:
-    # Send the signal before the API fails, because the signal is sent by means of the API.
+    # Send the signal before the API fails, because sending a signal needs the API.
     run.signal_trainer("KILL", f"{TPU}-w1")
     run.fault("error", "*", "503", "--for", "45")
     assert not _api_answers(run)

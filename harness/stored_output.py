@@ -66,7 +66,7 @@ def attempt(
     """Return the stored objects of one process of an attempt, by name.
 
     ``end`` is a value of EXITS, or None if it is unknown how the attempt ended. ``size`` is the
-    maximum size of a stored piece of ``log`` or ``metrics``.
+    maximum size of a segment of ``log`` or ``metrics`` in bytes.
     """
     start = {
         "run": run,

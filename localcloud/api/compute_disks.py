@@ -74,7 +74,7 @@ DISK_TYPES: Mapping[str, DiskType] = {
 }
 
 
-# https://cloud.google.com/compute/docs/disks/sharing-disks-between-vms
+# access modes (https://cloud.google.com/compute/docs/disks/sharing-disks-between-vms)
 SINGLE, SHARED = "READ_WRITE_SINGLE", "READ_ONLY_MANY"
 ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
     "hyperdisk-balanced": (SINGLE, "READ_WRITE_MANY"),

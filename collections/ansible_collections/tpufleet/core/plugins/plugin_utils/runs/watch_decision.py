@@ -153,9 +153,9 @@ def decide_partly_ended(situation: Situation) -> Decision:
 
     After ``limits.settle`` seconds in this state, restart the run, or replace the TPU if the same
     worker has been the first to fail too often. If all inactive processes are done, the limit is
-    ``limits.heartbeat``, because the active ones may be saving the last checkpoint. The passes of
-    the watch measure the seconds. The times that workers report are not used, because a worker's
-    clock may be wrong, and its last process may be of an earlier attempt.
+    ``limits.heartbeat``, because the active ones may be saving the last checkpoint. The seconds
+    count from the first pass that observed this state. Times that workers report do not count: a
+    worker's clock may be wrong, and its last process may be of an earlier attempt.
     """
     active = [process for process in situation.observed.processes if process.is_active]
     ended = [process for process in situation.observed.processes if not process.is_active]

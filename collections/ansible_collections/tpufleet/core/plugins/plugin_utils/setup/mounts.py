@@ -21,7 +21,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 )
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SHARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-# https://cloud.google.com/storage/docs/buckets#naming
+# names of buckets (https://cloud.google.com/storage/docs/buckets#naming)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*){0,30}")
 _DISK = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -107,9 +107,9 @@ def _count_text(done: int, total: int) -> str:
 
 
 def failure_text(result: Mapping[str, Any]) -> str:
-    """Return why a task failed: its message, else what it printed, else the whole result.
+    """Return why a task failed: its error message, else its output, else its whole result.
 
-    For a loop, these are the texts of all its failed items.
+    For a loop, return the texts of all failed items.
     """
     failed = [
         item
