@@ -76,8 +76,8 @@ class TpufleetSide:
         from train.run.contract import Contract, Heartbeat, check_writable
         from train.run.loop import Run
 
-        # Plan one more step than the turns run: a checkpoint is saved after the last planned step,
-        # and its time must not count in a turn.
+        # Plan one step more than all turns train. The trainer saves a checkpoint after the last
+        # planned step; it never gets there, so no turn's time includes a save.
         overrides = [f"steps={steps + 1}", f"evaluate.every={TURN}", f"sample.every={TURN}"]
         cfg = load(PROJECT / "train" / "configs" / "bitesized.yml", overrides)
         cores = os.cpu_count() or 1

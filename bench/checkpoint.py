@@ -52,7 +52,7 @@ def resident() -> int:
 
 
 def main() -> int:
-    """Measure, print the results, and return 1 if a target is missed."""
+    """Measure two saves and print the figures; return 1 if a target is missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--config",

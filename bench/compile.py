@@ -2,20 +2,20 @@
 
     .venv-tpu/bin/python -m bench.compile [--maxtext PYTHON] [--rows 1B/v5e-16 ...]
 
-Estimates the MFU (train/compile/estimate.py) of three models on two slices each. The estimate is a
-range. Prints this trainer's range, MaxText's range, and whether each end of this trainer's range is
-at least the same end of MaxText's range. A row takes minutes of processor time. The models 1B
-(Llama's layout) and 8B (Llama 3's sizes) have four sequences of 2,048 tokens per chip. The model
-modern (train/configs/modern.yml) has eight sequences of 1,024 tokens per chip. Parameters are
-sharded over all chips (FSDP), layers are scanned, and ``remat`` is ``dots``, except for 8B on v5e,
-where it is ``all``.
+Estimates the MFU (train/compile/estimate.py) of three models on two slices each. Each estimate is a
+range with a low and a high end. Prints a table with one row for each model and slice: this
+trainer's range, MaxText's range, and whether both ends of this trainer's range are at least as high
+as MaxText's. A row takes minutes of processor time. The models 1B (Llama's layout) and 8B (Llama
+3's sizes) have four sequences of 2,048 tokens per chip. The model modern (train/configs/modern.yml)
+has eight sequences of 1,024 tokens per chip. Parameters are sharded over all chips (FSDP), layers
+are scanned, and ``remat`` is ``dots``, except for 8B on v5e, where it is ``all``.
 
 PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu of
 requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
 estimated in the same way. MaxText's step has the same model, batch, FSDP and chunks of the loss;
 ``remat_policy`` is ``minimal`` or ``full``, and windowed einsum is off. Without PYTHON, the table
-shows the ranges in MAXTEXT, which were estimated like this earlier. Exits with 1 if an end of this
-trainer's range is lower than the same end of MaxText's range.
+shows MaxText's ranges in MAXTEXT, which were estimated earlier in the same way. Exits with 1 if an
+end of this trainer's range is lower than the same end of MaxText's range.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Check whether the disk under the local cloud distorts a benchmark.
 
-On an ext4 file system without a journal, the kernel skips all inodes that were deleted in the last
-minutes when it creates a file (fs/ext4/ialloc.c, ``recently_deleted``). After many files were
-deleted, creating 2,000 files took 5 s of kernel time instead of 0.1 s. A TPU VM's disk has a
-journal.
+An ext4 file system without a journal creates files slowly after many files were deleted: to find a
+free inode, the kernel skips all inodes that were deleted in the last minutes (fs/ext4/ialloc.c,
+``recently_deleted``). Creating 2,000 files then took 5 s of kernel time instead of 0.1 s. TPU VMs
+do not have this problem, because their disks have a journal.
 """
 
 import os
@@ -18,7 +18,7 @@ def has_no_journal(directory: Path, root: Path = Path("/")) -> bool:
     """
     device = directory.stat().st_dev
     name = root / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"
-    # File systems without a block device, such as overlay, tmpfs and NFS, are not ext4.
+    # ext4 is always on a block device. Overlay, tmpfs and NFS, for example, have none.
     if not name.exists():
         return False
     disk = name.resolve().name

@@ -50,9 +50,9 @@ START_SECONDS, KILL_SECONDS = 600, 120
 class Trainer:
     """A trainer: its packages, its command, and patterns of log lines.
 
-    The group of the pattern ``step`` is the number of a step. The group of ``resumed`` is the step
-    from which the trainer resumes. ``saves`` is whether the trainer saves on SIGTERM, ``limit`` is
-    how many seconds a kill may take.
+    The pattern ``step`` captures the number of a step, and ``resumed`` captures the step from which
+    the trainer resumes. ``saves`` is whether the trainer saves on SIGTERM, ``limit`` is how many
+    seconds a kill may take.
     """
 
     name: str

@@ -210,9 +210,10 @@ def disturb(
 
 
 def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> int:
-    """Print the figures with their targets; return 1 if one is missed.
+    """Print goodput, repeated steps and recovery times; return 1 if a target is missed, else 0.
 
-    ``began`` is when the faults began (Unix time), ``wall`` the seconds since then.
+    ``losses`` has the cost of each fault. ``began`` is when the faults began (Unix time), and
+    ``wall`` is how many seconds they took.
     """
     steps = {step: at for step, at in run.losses.finished_at.items() if at >= began}
     machines = sum(loss.machines_s for loss in losses)
@@ -245,7 +246,7 @@ def report(run: DisturbedRun, losses: list[Loss], began: float, wall: float) -> 
 
 
 def main() -> int:
-    """Create the cloud if needed, measure, and return 1 if a target is missed."""
+    """Measure goodput on a new or existing cloud; return 1 if a target is missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--minutes", type=float, default=20, help="minutes of injected faults (default: 20)"
@@ -281,7 +282,7 @@ def main() -> int:
 
 
 def measure(fleet: Fleet, config: Path, options: argparse.Namespace) -> int:
-    """Launch the run, inject faults, print the figures; return 1 if a target is missed."""
+    """Launch a run, inject faults, and print the report; return 1 if a target is missed, else 0."""
     name = f"goodput-{os.getpid()}"
     if not options.cloud:
         fleet.must_play("playbooks/create.yml")

@@ -128,8 +128,8 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 class Cloud:
     """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` maps a zone to the number of coming requests for its first page that shall fail
-    with HTTP 503.
+    ``failures`` maps a zone to a number: so many of the next requests for the zone's first page
+    fail with HTTP 503.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -205,8 +205,8 @@ class Bench:
         env = {
             "HOME": str(self._home),
             "ANSIBLE_LOCAL_TEMP": str(self._home / "ansible"),
-            # Keep compiled Python modules in this directory: the first execution compiles them, so
-            # that the measured ones do not.
+            # Keep compiled Python modules in ``compiled``: an execution before the measurement
+            # compiles them, so the measured executions need not.
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
         }

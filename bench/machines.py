@@ -3,9 +3,9 @@
     sudo .venv/bin/python -m bench.machines            # one TPU of 32 workers, then 8 TPUs of 4
     sudo .venv/bin/python -m bench.machines --workers 8
 
-Uses a new local cloud and removes it. Prints the CPU seconds of the machines' control groups and of
-the server with its child processes, because CPU seconds are comparable even on a busy host. The
-target: on two cores, 32 workers boot within 60 s and need at most 24 GiB.
+Uses a new local cloud and removes it. Prints the CPU seconds of the machines' control groups, and
+of the local cloud's API server with its child processes, because CPU seconds are comparable even on
+a busy host. The target: on two cores, 32 workers boot within 60 s and need at most 24 GiB.
 """
 
 import argparse
@@ -39,7 +39,10 @@ def machines_cpu_s(cloud: LocalCloud) -> float:
 
 
 def server_cpu_s(cloud: LocalCloud) -> float:
-    """Return the CPU seconds of the server and its ended child processes (proc_pid_stat(5))."""
+    """Return the CPU seconds of the cloud's API server and its ended child processes.
+
+    The source is /proc/PID/stat (proc_pid_stat(5)).
+    """
     (pid,) = processes.with_argument(f"--directory={cloud.directory}")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

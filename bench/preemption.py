@@ -125,7 +125,7 @@ def recreate(fleet: Fleet, ssh_config: Path) -> float:
     Returns the time at which the setup ended (time.monotonic()).
     """
     cloud = fleet.cloud
-    # Give the new TPU the same metadata, because they contain the ssh key.
+    # Give the new TPU the metadata of the old one, because the metadata has the ssh key.
     metadata = client.request(cloud, "GET", f"{NODES}/{TPU}")["metadata"]
     client.request(cloud, "DELETE", f"{NODES}/{TPU}")
     wait_until(lambda: not state_of(cloud))
@@ -164,7 +164,8 @@ def last_step(fleet: Fleet) -> int:
     try:
         return fleet.metrics("cut")[-1]["step"]
     except (OSError, ValueError, IndexError):
-        # The machine or the metrics file does not exist, or the last line is incomplete.
+        # There is no step yet: the machine or the metrics file does not exist, the file is empty,
+        # or its last line is incomplete.
         return 0
 
 

@@ -145,8 +145,9 @@ def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], i
 def measured(sent, action) -> tuple[float, int]:
     """Return how many seconds ``action()`` takes, and how many bytes are sent meanwhile.
 
-    ``sent()`` returns the bytes sent so far. Earlier writes are flushed to disk before the
-    measurement: twice, because the disk may itself be a file on another disk.
+    ``sent()`` returns the bytes sent so far. Flushes earlier writes to disk before the measurement,
+    so that they do not slow the action down. Flushes twice, because the disk may be an image file,
+    which the first flush writes to.
     """
     os.sync()
     os.sync()

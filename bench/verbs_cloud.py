@@ -100,8 +100,8 @@ class VerbsCloud:
                 "ANSIBLE_INVENTORY": "inventory/local",
                 "TPUFLEET_LOCALCLOUD": self.name,
                 "ANSIBLE_FORCE_COLOR": "0",
-                # push.yml makes hard links to the code's files in ANSIBLE_LOCAL_TEMP, so the code
-                # and this directory must be on one disk, as they usually are.
+                # Put ANSIBLE_LOCAL_TEMP on the same disk as the benchmark's code. push.yml copies
+                # the code to this directory with hard links, which need a common disk.
                 "ANSIBLE_LOCAL_TEMP": str(self.scratch / "tmp"),
                 # Commands with and without the network delay must not share ssh connections.
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.scratch / sockets),
