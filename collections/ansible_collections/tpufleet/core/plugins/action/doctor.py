@@ -121,12 +121,12 @@ class ActionModule(ActionBase):
         worker_env: Mapping[str, str],
     ) -> Iterator[Finding]:
         fleet_zones = list(dict.fromkeys(zone for tpu in fleet for zone in tpu.zones))
-        # The error with which the inventory plugin failed, including the fix; empty if it did not.
+        # The error of the inventory plugin, with the fix; empty if the plugin succeeded.
         inventory_error = str(self._value(INVENTORY_ERROR, ""))
         inventory_findings = [problem("inventory", inventory_error)] if inventory_error else []
         if not api.get("storage_endpoint"):
-            # The local cloud has no storage_endpoint in tpu_api: the address of its storage
-            # emulator is in the environment of the trainers.
+            # On the local cloud, use the storage emulator whose address the inventory passes to
+            # the trainers as an environment variable; tpu_api does not have this address.
             emulator = worker_env.get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         try:
@@ -172,8 +172,9 @@ class ActionModule(ActionBase):
             timers = keeper()
             project = f"{self._vars.get('playbook_dir', '')}/.."
             own = Owner.of(project, self._vars.get("ansible_inventory_sources", ()))
-            # Ignore the timer of another inventory or checkout on this controller. A timer whose
-            # owner is unknown (None) counts: after a failed change, the owner can't be read.
+            # Ignore a timer that another inventory or checkout on this controller owns. Accept a
+            # timer with an unknown owner (None), because a failed change of this inventory's own
+            # timer can leave its owner unreadable.
             if name in timers.names() and timers.owner(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)

@@ -62,7 +62,8 @@ class ActionModule(ActionBase):
                 f"{lock}: does not exist, and check mode does not create it. Create it: "
                 f"ansible-playbook setup.yml {sources.option()}"
             )
-        # Read the requirements before a directory is created: this fails if a file is unreadable.
+        # Read the requirements once before creating the directory: if a file of requirements can't
+        # be read, digest() raises an error, and no directory is left behind.
         sources.digest()
         result = {"changed": False, "lock": str(lock)}
         with locked_folder(lock.parent):

@@ -127,7 +127,9 @@ class ActionModule(ActionBase):
                 time.sleep(GATHER_SECONDS)
                 continue
             if answer.get("failed"):
-                raise AnsibleActionFail(str(answer.get("msg", "no answer")))
+                raise AnsibleActionFail(
+                    str(answer.get("msg", "the module run_info failed without a message"))
+                )
             return answer
 
 

@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
-        """Decide how the launch continues after a stage: answers, start or outcome."""
+        """Decide how the launch continues after the stage that the option ``stage`` names."""
         super().run(tmp, task_vars)
         answer_names = ("started", "pushed", "restarted", "waited")
         _, options = self.validate_argument_spec(

@@ -71,8 +71,9 @@ class ActionModule(ActionBase):
             process = parse_process(str((task_vars or {}).get("inventory_hostname", "")), info)
             elapsed_s = time.monotonic() - began
             text = progress_text(process)
-            # Repeat an unchanged text only while the process is active: after a trainer has
-            # reported its end, several polls may pass before its process exits.
+            # Show the progress at every poll while the process is active. After the trainer has
+            # reported its end, show only changes, although the process may take several polls to
+            # exit.
             if options["show"] and (process.is_active or text != shown):
                 Display().display(f"  {process.host}: {text} ({elapsed_s:.0f} s)", screen_only=True)
             shown = text

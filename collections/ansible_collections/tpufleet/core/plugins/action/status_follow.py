@@ -121,7 +121,7 @@ def follow(
 
 
 def show(lines: Sequence[str]) -> None:
-    """Show a status as one progress message, which a terminal shows in place of the last one."""
+    """Show a status as one progress message, which replaces the previous one on a terminal."""
     now = time.strftime("%H:%M:%S")
     header = f"status at {now}; the next one follows in {PAUSE_S:.0f} s; CTRL+C ends the playbook"
     Display().display("\n".join([header, *lines]), screen_only=True)

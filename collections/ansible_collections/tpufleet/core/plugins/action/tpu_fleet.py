@@ -38,7 +38,7 @@ from ..plugin_utils.fleet.plan import make_plan, parse_date
 from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
 from ..plugin_utils.fleet.spec import FleetEntry, in_zone, name_and_zone, parse_fleet, select
 
-#: Seconds after which an unchanged state is reported again.
+#: Seconds after which a TPU's state is shown again, even if it has not changed.
 REPORT_EVERY_S = 10.0
 _SPEC: dict[str, Any] = {
     "api": {"type": "dict", "required": True},
@@ -290,10 +290,11 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
-    """Return the fleet entry without the disks that can't be attached to its existing TPU yet.
+    """Return the fleet entry without the disks that can't be attached to the TPU ``node`` yet.
 
-    ``node`` is this TPU; the returned entry has only the spec for its zone. If ``node`` is None,
-    lost or being deleted, returns the entry unchanged.
+    ``node`` is the existing TPU of the entry. Of the entry's specs, one for each zone, only that
+    for the zone of ``node`` is kept. If ``node`` is None, lost or being deleted, returns the entry
+    unchanged.
     """
     if node is None or node.is_lost or node.is_being_deleted:
         return tpu

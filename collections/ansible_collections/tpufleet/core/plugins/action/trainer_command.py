@@ -95,8 +95,8 @@ class ActionModule(ActionBase):
         command_options = {name: options[name] for names in OPTIONS.values() for name in names}
         command_options["to"] = target
         overrides = parse_overrides(options["set"])
-        # The attempt number selects the ports. A random one makes it unlikely that commands use the
-        # same ports at the same time.
+        # Use a random attempt number: the ports of the command's processes are derived from it, and
+        # another command may run on the same workers at the same time.
         attempt = randbelow(ATTEMPT_PORTS)
         planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
