@@ -310,7 +310,8 @@ class CallbackModule(Default):
         self._failures.append(tally.Failure(task, host, outcome, text))
         if not self._is_default_view:
             self._store_warnings(result)
-            # Print what _store_warnings has left in the result: deprecation warnings.
+            # Print the deprecation warnings; _store_warnings has removed all other warnings from
+            # the result.
             self._handle_warnings(result.result)
             first_line = (text.splitlines() or [""])[0]
             shortened = (

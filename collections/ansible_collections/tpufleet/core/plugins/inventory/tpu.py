@@ -157,8 +157,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError(text) from None
 
     def _report(self, error: str) -> None:
-        """Add no hosts; set the error, and the API settings if known, as variables of ``all``."""
-        # Set all API settings or none: without an endpoint, playbooks would use Google's.
+        """Set the error, and the API settings if known, as variables of the group ``all``."""
+        # Set all API settings or none: if only the endpoint were missing, playbooks would call
+        # Google's API, even if the inventory is for another endpoint.
         has_api = set(API_SETTINGS) <= set(self._values)
         known = {name: self._values[name] for name in API_SETTINGS} if has_api else {}
         self._set_shared_variables(known, Listing([]))
@@ -167,8 +168,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _ssh_settings(self) -> dict[str, Any]:
         """Return the value of the inventory variable ``tpu_ssh``.
 
-        After an option of the inventory that can't be evaluated, later options are not evaluated;
-        the value lacks these options.
+        Omits options that were not evaluated because the evaluation of an option has failed.
         """
         options = {
             "user": "ssh_user",
