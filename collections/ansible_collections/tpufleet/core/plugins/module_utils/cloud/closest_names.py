@@ -9,7 +9,7 @@ _MAX_NAMES = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
-    """Join names in one line, the most similar to ``requested`` first; ``none`` if there are none.
+    """Join names in one line, the most similar to ``requested`` first; without names: ``none``.
 
     After 8 names, only the number of the remaining names follows.
     """

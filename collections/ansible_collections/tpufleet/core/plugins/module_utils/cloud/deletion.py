@@ -82,7 +82,7 @@ def delete_exactly(
         try:
             operation = delete()
         except errors.NoAnswer:
-            continue  # the deletion may have taken effect: read again
+            continue  # read the resource again, because the lost request may have deleted it
         except errors.Unavailable:
             refusals += 1
             if refusals == TRIES:

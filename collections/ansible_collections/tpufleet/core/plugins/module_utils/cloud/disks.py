@@ -189,8 +189,9 @@ def owned_disks(
         (node.zone, disk.name)
         for node in nodes
         for disk in node.data_disks
-        # Skip disks of other projects: this project may have another disk of the same name. The
-        # API names a project by id or number, and a disk by path or URL.
+        # Skip disks of other projects, because this project may have another disk of the same name.
+        # The source of a disk is a path or a URL, in which the project is an id or a number, so
+        # compare the path with both.
         if "projects/" + disk.source.rpartition("projects/")[2]
         in {
             Disk(disk.name).path(project_name, node.zone)

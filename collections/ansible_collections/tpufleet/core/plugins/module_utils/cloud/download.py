@@ -17,7 +17,7 @@ from . import errors
 from .storage import Bucket, StoredObject
 
 MAX_PARALLEL = 8
-#: Bytes of an object that one request reads.
+#: Number of bytes of an object that one request downloads.
 CHUNK_BYTES = 8 << 20
 
 

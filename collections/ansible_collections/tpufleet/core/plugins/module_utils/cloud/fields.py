@@ -121,7 +121,7 @@ class Fields:
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def request_name(self, name: str) -> str:
-        """Return the name in a field with the path of a queued resource; empty if it is absent."""
+        """Return the name of the queued resource whose path is in a field; empty if absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(REQUEST_NAME_PATTERN, value):
             raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")

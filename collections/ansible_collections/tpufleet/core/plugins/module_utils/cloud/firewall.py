@@ -62,7 +62,7 @@ class Rule:
         return bool(self.allowed) and not self.disabled and open_to_all(self.source_ranges)
 
     def compared_fields(self) -> dict[str, Any]:
-        """Return the fields that are compared, and shown in a diff."""
+        """Return the fields that are compared with the desired state and shown in a diff."""
         return {
             "network": last_part(self.network),
             "direction": self.direction,
@@ -200,7 +200,10 @@ def parse_rule(data: Mapping[str, Any]) -> Rule:
 
 
 def immutable_differences(observed: Rule, desired: Rule) -> list[str]:
-    """Describe the differences in fields that can't be changed on an existing rule."""
+    """Describe how an existing rule differs from the desired one in fields that can't be changed.
+
+    Returns one text for each such field.
+    """
     before, after = observed.compared_fields(), desired.compared_fields()
     pairs = [(key, before[key], after[key]) for key in ("network", "direction")]
     # An allow rule can't be changed into a deny rule.
@@ -225,9 +228,11 @@ def ensure_rules(
 ) -> FirewallOutcome:
     """Create, change and delete the fleet's rules until they match ``desired``.
 
-    Changes nothing and raises Different if a rule with one of these names was not created by this
-    fleet, or if a rule differs in an immutable field and ``recreate`` is false. ``timeout`` is in
-    seconds. With ``check``, the outcome describes the changes, but nothing is changed.
+    ``name`` is the beginning of the rules' names, ``fleet`` is the fleet's name, and ``timeout`` is
+    in seconds. Raises Different before any change if another fleet or a user created a rule with
+    the name of one of the fleet's rules, or if a rule differs in an immutable field and
+    ``recreate`` is false. With ``check``, the outcome describes the changes, but nothing is
+    changed.
     """
     deadline = api.polling.deadline_in(timeout)
     all_rules = [parse_rule(rule) for rule in api.list_firewalls()]

@@ -35,7 +35,8 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 HOST_KEYS_TIMEOUT_S = 120.0
 
-#: Error handler (PEP 383) that keeps bytes that are not UTF-8. Other programs may write such bytes.
+#: Error handler (PEP 383) that keeps bytes that are not UTF-8: other programs may have written such
+#: bytes to the known_hosts file.
 _KEEP_BYTES = "surrogateescape"
 
 _KEY_TYPE = re.compile(r"(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.\-]+")
@@ -197,7 +198,7 @@ def _worker_attributes(api: TpuApi, node: Node, path: str, worker: int) -> dict[
     try:
         attributes = api.guest_attributes(node.zone, node.name, path, [worker])
     except CloudError:
-        return {}  # the API may return an error for a worker that has published nothing
+        return {}  # for a worker without published attributes, the API may return an error
     return attributes[0] if attributes else {}
 
 
@@ -221,7 +222,8 @@ def remember_host_keys(
     for pauses in itertools.count():
         missing = _unknown_workers(file, node)
         if missing:
-            with suppress(NotFound, NoAnswer, Unavailable):  # the keys may be published later
+            # After such an error, try again: the workers may publish their keys later.
+            with suppress(NotFound, NoAnswer, Unavailable):
                 file.add(read_keys())
             missing = _unknown_workers(file, node)
         if not missing:

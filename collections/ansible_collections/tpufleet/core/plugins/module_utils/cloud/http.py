@@ -293,7 +293,8 @@ class GoogleApi:
             pauses += 1
             current = self._get(path, f"read the operation: {action}")
             if current is None:
-                # The API forgets finished operations. The caller sees the result in the resource.
+                # The operation has ended: the API forgets finished operations. The caller reads
+                # the resource, and so learns whether the operation succeeded.
                 return
             operation = current
         error = operation.get("error")

@@ -1,4 +1,4 @@
-"""Differences between a TPU and its desired state, and their form in module results."""
+"""Differences between a TPU and its desired state, and module results that show them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return a TPU's fields for a diff, with digests of metadata, because it may have secrets."""
+    """Return a TPU's fields for a diff; metadata as digests, because metadata may have secrets."""
     keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
     return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],

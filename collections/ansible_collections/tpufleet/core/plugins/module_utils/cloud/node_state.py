@@ -111,7 +111,7 @@ def ensure_absent(
     confirmed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> NodeOutcome:
-    """Delete the TPU that has this name now, but no later TPU of the same name.
+    """Delete the TPU that is called ``name`` now, but no later TPU of the same name.
 
     ``confirmed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
     Different if the TPU is not one of them.
@@ -167,7 +167,7 @@ def ensure_power(
             )
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
-            # If the response is lost, the next read shows whether the TPU starts or stops.
+            # Ignore a lost response: the next read shows whether the request has taken effect.
             with suppress(errors.NoAnswer):
                 operation = api.power_node(zone, name, verb)
                 api.wait(operation, action, deadline)

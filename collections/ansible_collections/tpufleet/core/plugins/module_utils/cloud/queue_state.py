@@ -64,7 +64,8 @@ def ensure_requested(
         differences = spec.differences(request)
         if differences:
             delete = "state: absent"
-            # delete.yml takes the name of a TPU, so this name must be that of the only TPU.
+            # Suggest delete.yml only if the queued resource has one TPU, of the same name:
+            # delete.yml accepts the name of a TPU, not that of a queued resource.
             if spec.nodes == (name,):
                 delete += (
                     f", or: ansible-playbook playbooks/delete.yml -e tpu={name} -e zone={zone}"
@@ -114,7 +115,7 @@ def ensure_not_requested(
     confirmed: Collection[str] | None = None,
     progress: Progress = lambda _text: None,
 ) -> QueuedOutcome:
-    """Delete the queued resource that has this name now. ``force`` also deletes its TPUs.
+    """Delete the queued resource that is called ``name`` now; with ``force``, also its TPUs.
 
     ``confirmed`` has the keys (QueuedResource.key) of the queued resources that may be deleted;
     None allows any. Raises Different if the queued resource is not one of them.
