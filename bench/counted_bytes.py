@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def counted_bytes(hook: str, *rules: str) -> Iterator[Callable[[], int]]:
-    """Add nft rules; yield a function that returns how many bytes the last rule has matched so far.
+    """Add nft rules during a with block; yield a function that returns the bytes counted so far.
 
-    ``rules`` are added to a new chain at ``hook``, nft's hook with its priority, such as
-    ``forward priority -10``. Rules before the last one can exclude packets. Bytes include headers.
+    Counts the bytes of packets that the last rule matches, including headers. Rules before the last
+    one can exclude packets. ``rules`` are added to a new chain at ``hook``, nft's hook with its
+    priority, such as ``forward priority -10``.
     """
     table = f"tpufleet-bench-{os.getpid()}"
     lines = "\n".join(rules)

@@ -72,10 +72,11 @@ def main() -> int:
 def one_round(
     cloud: VerbsCloud, gcloud: Gcloud | None, code: Path, run: str, delayed: bool
 ) -> dict[str, float]:
-    """Measure launch, status, kill and their ssh and gcloud equivalents; return seconds by name.
+    """Measure launch, status, kill and their ssh and gcloud equivalents.
 
-    ``gcloud`` is None if it is not installed, ``code`` the directory to push, ``run`` the name of
-    the run. With ``delayed``, each round trip takes 40 ms longer.
+    Returns the seconds of each, by names such as ``ssh start`` and ``launch``. ``gcloud`` is None
+    if it is not installed, ``code`` the directory to push, ``run`` the name of the run. With
+    ``delayed``, each round trip takes 40 ms longer.
     """
     start, stop = (
         f"sudo systemd-run --quiet --unit={UNIT} sleep 3600",
