@@ -179,8 +179,8 @@ def _uses(
         if use.disk.type.startswith("hyperdisk") and use.disk.type != "hyperdisk-ml":
             raise NotConfigured(
                 f"TPU {use.node.where}: a disk of type {use.disk.type} cannot be shared. Set type: "
-                f"hyperdisk-ml for {name} in data_disks of fleet.yml, then run this again. If the "
-                "disk exists, also use another name, because its type cannot change"
+                f"hyperdisk-ml for {name} in data_disks of fleet.yml, then run the playbook again. "
+                "If the disk exists, also use another name, because its type cannot change"
             )
     return uses
 

@@ -39,7 +39,8 @@ class ActionModule(ActionBase):
         """Repeat the status until all runs have ended; return its last lines."""
         result = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec={"status_json": {"type": "path"}})
-        # ansible-playbook removes DEFAULT_LOCAL_TMP, with ``folder``, at its end, even on CTRL+C.
+        # Create ``folder`` in DEFAULT_LOCAL_TMP, which ansible-playbook removes at its end, even on
+        # CTRL+C.
         folder = Path(tempfile.mkdtemp(dir=constants.DEFAULT_LOCAL_TMP))
         file = Path(options["status_json"] or folder / "status.json")
         try:

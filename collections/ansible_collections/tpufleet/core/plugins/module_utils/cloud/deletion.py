@@ -34,7 +34,7 @@ def check_confirmed(resource: str, key: str, confirmed: Collection[str] | None) 
     if confirmed is not None and key not in confirmed:
         raise errors.Different(
             f"{resource} is not deleted, because it was created after the list that you confirmed. "
-            "To delete it, run this again"
+            "To delete it, run the playbook again"
         )
 
 

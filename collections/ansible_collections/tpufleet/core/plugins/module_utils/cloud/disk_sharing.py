@@ -50,7 +50,8 @@ def attachments_of(api: TpuApi, node: Node) -> tuple[Attachment, ...]:
     fields = Fields(data, f"TPU {node.where}")
     if node.id and fields.id() != node.id:
         raise errors.Different(
-            f"can't read the disks of TPU {node.where}: it was recreated meanwhile. Run this again"
+            f"can't read the disks of TPU {node.where}: it was recreated meanwhile. Run the "
+            "playbook again"
         )
     return tuple(
         Attachment(

@@ -128,7 +128,8 @@ def _wait_ready(
         if status not in ("CREATING", "RESTORING"):
             raise errors.OperationFailed(
                 f"can't {action}: it is {status}. See its status: gcloud compute disks list "
-                f"--filter=name={name} --project={compute.settings.project}; then run this again"
+                f"--filter=name={name} --project={compute.settings.project}; then run the playbook "
+                "again"
             )
         compute.polling.pause(action, pauses, deadline)
         pauses += 1
@@ -219,7 +220,7 @@ def ensure_disk_absent(
     if current.key != disk.key:
         raise errors.Different(
             f"the disk {disk.where} is not deleted, because it was recreated after the list "
-            "that you confirmed. To delete it, run this again"
+            "that you confirmed. To delete it, run the playbook again"
         )
     if check:
         return f"the disk {disk.where} would be deleted"

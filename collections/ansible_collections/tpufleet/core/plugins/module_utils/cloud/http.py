@@ -58,8 +58,8 @@ class Polling:
         remaining = deadline - self.clock()
         if remaining <= 0:
             raise errors.DeadlineExceeded(
-                f"can't {action} within the timeout; the cloud continues with it. Run this again "
-                "to keep waiting, or set a longer timeout"
+                f"can't {action} within the timeout; the cloud continues with it. Run the playbook "
+                "again to keep waiting, or set a longer timeout"
             )
         self.sleep(min(remaining, 10.0, 0.5 * 1.3 ** min(pauses, 20)))
 
@@ -86,8 +86,8 @@ class GoogleHttp:
 
     @cached_property
     def _session(self) -> Any:
-        # Open the session on first use: if the inventory is in Ansible's cache, no credentials are
-        # needed.
+        # Open the session at the first request, because this needs credentials. If the inventory is
+        # in Ansible's cache, there is no request, and credentials are not needed.
         return self._open_session()
 
     def pages(
@@ -302,7 +302,7 @@ class GoogleApi:
             raise errors.from_operation(error, action)
 
     def _operation_path(self, operation: Mapping[str, Any], action: str) -> str:
-        """Return the URL path of an operation; empty if the operation needs no wait."""
+        """Return the URL path from which to read an operation; empty if it has already ended."""
         raise NotImplementedError
 
     def _get(self, path: str, action: str) -> Mapping[str, Any] | None:

@@ -92,7 +92,7 @@ def ensure_present(
         # The TPU whose owner and differences were checked above was deleted meanwhile, and another
         # TPU was created under its name.
         raise errors.Different(
-            f"can't change TPU {node.where}: another TPU has taken its name. Run this again"
+            f"can't change TPU {node.where}: another TPU has taken its name. Run the playbook again"
         )
     if not differences.mask:
         return outcome_of(spec, ready, False)
@@ -148,7 +148,9 @@ def ensure_power(
     def read() -> Node | None:
         node = read_node(api, zone, name)
         if node and node_id not in ("", node.id):
-            raise errors.Different(f"can't {action}: it was recreated meanwhile. Run this again")
+            raise errors.Different(
+                f"can't {action}: it was recreated meanwhile. Run the playbook again"
+            )
         return node
 
     node = read()
@@ -225,7 +227,7 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
             return node
         if node.is_lost:
             raise errors.CapacityError(
-                f"can't {action}: the new TPU is {node.state} already. Run this again"
+                f"can't {action}: the new TPU is {node.state} already. Run the playbook again"
             )
         progress(node.state)
         api.polling.pause(f"{action} (it is still {node.state})", pauses, deadline)

@@ -96,7 +96,8 @@ def ensure_requested(
     created = _read(api, zone, name)
     if created is None:
         raise errors.OperationFailed(
-            f"queued resource {spec.where} was created, but no longer exists. Run this again"
+            f"queued resource {spec.where} was created, but no longer exists. Run the playbook "
+            "again"
         )
     if wait:
         created = _wait_active(api, created, deadline, progress)
@@ -160,7 +161,7 @@ def queued_resource_of(api: TpuApi, node: Node) -> QueuedResource | None:
 
 
 def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]:
-    """List the TPUs and the queued resources of a zone. Both hold quota."""
+    """List the TPUs and the queued resources of a zone, all of which use up quota."""
     return (
         [parse_node(entry) for entry in api.list_nodes((zone,)).entries],
         [parse_queued_resource(entry) for entry in api.list_queued_resources((zone,))],
