@@ -31,8 +31,8 @@ class Quota:
     @classmethod
     def of(cls, resource: NodeSpec | Node | QueuedResource) -> Quota:
         """Return the quota that a TPU or a queued resource holds or needs."""
-        # A NodeSpec with a topology has no accelerator type: its ``kind`` derives one from the
-        # topology.
+        # A NodeSpec with a topology has no accelerator type. Its ``kind`` is the type that matches
+        # the topology.
         kind = getattr(resource, "kind", resource.accelerator_type)
         return cls(generation_of(kind), resource.is_preemptible, resource.zone)
 
@@ -51,7 +51,8 @@ def without_nodes(
 ) -> list[QueuedResource]:
     """Return the queued resources that have no TPU in ``nodes``.
 
-    Such a queued resource waits for its TPUs, or has failed or lost them and only holds quota.
+    Such a queued resource still holds quota: it waits for its TPUs, has failed, or its TPUs were
+    lost.
     """
     existing = {(node.zone, node.name) for node in nodes}
     return [
@@ -89,7 +90,7 @@ def holders(quota: Quota, nodes: Iterable[Node], requests: Iterable[QueuedResour
 
 
 class QuotaExplainer:
-    """Explainer of quota errors: adds to an error which resources hold the quota. Thread-safe.
+    """Explanation of quota errors: names the resources that hold the quota. Thread-safe.
 
     Only the first error about a quota lists the resources; later errors refer to the first one.
     ``list_zone`` lists the TPUs and the queued resources of a zone. It raises CloudError.

@@ -1,4 +1,4 @@
-"""Hints for creations that the API refused: what the zone offers instead."""
+"""Hints for the user after the API has refused to create a TPU: what the zone offers instead."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class ApiSettings:
     def compute_address(self) -> str:
         """Base URL of the Compute Engine API.
 
-        This is ``compute_endpoint``, else the Compute API at ``endpoint``, else Google's.
+        The first of these that is set: ``compute_endpoint``, the path ``/compute/v1`` of
+        ``endpoint``, Google's URL.
         """
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom
@@ -122,10 +123,10 @@ def open_session(address: str, credentials_file: str) -> AuthorizedSession:
 
 
 def open_storage_session(address: str, credentials_file: str) -> AuthorizedSession:
-    """Open a Cloud Storage session: with credentials for Google, without for an emulator.
+    """Open a Cloud Storage session. Only requests to Google carry credentials.
 
-    ``address`` is the base URL of the API, and an empty ``credentials_file`` means Application
-    Default Credentials.
+    ``address`` is the base URL of Google's API or of an emulator. An empty ``credentials_file``
+    means Application Default Credentials.
     """
     if address == GOOGLE_STORAGE:
         return open_session(address, credentials_file)

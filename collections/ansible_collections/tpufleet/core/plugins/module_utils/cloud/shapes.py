@@ -1,8 +1,7 @@
 """Shapes of TPUs by accelerator type: generation, chips, workers, device files.
 
-Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. The API lists one network
-endpoint for each worker of an existing node. If this table has another number of workers, callers
-use the number of endpoints.
+Source: https://cloud.google.com/tpu/docs/supported-tpu-configurations. For an existing TPU, callers
+prefer the number of workers that the API reports (one network endpoint each) to the number here.
 """
 
 from __future__ import annotations

@@ -114,14 +114,14 @@ class Bucket:
         settings = ApiSettings.of(api)
         if not settings.storage_address:
             raise errors.NotConfigured(
-                f"{url}: this cloud has no Cloud Storage. Set a directory instead"
+                f"{url}: this cloud has no Cloud Storage. Use a directory instead of a gs:// URL"
             )
         return cls(
             url, address=settings.storage_address, credentials_file=settings.credentials_file
         )
 
     def read(self, name: str) -> tuple[dict[str, Any], int]:
-        """Return an object's JSON and its generation; ``{}`` and ABSENT if it does not exist.
+        """Return an object's JSON and its generation; ``{}`` and 0 (ABSENT) if there is none.
 
         Raises NotFound if the bucket does not exist, BadObject if the content is not a JSON object.
         """
@@ -145,9 +145,9 @@ class Bucket:
     def write(self, name: str, value: Mapping[str, Any], generation: int) -> int:
         """Replace the object if it is at ``generation``; return the new generation.
 
-        No other writer may ever write an equal ``value``: if the response to a try is lost, an
-        equal stored value shows that the try succeeded. Raises Conflict if the object is at
-        another generation.
+        Raises Conflict if the object is at another generation, unless its content then equals
+        ``value``: this means that an earlier try succeeded and its response was lost. Therefore
+        different writers must never write equal values.
         """
         action = f"write {self.url}/{name}"
         content = json.dumps(value).encode()
@@ -214,16 +214,16 @@ class Bucket:
         self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
 
     def names(self, directly: bool = False) -> list[str]:
-        """Return the sorted names of the objects that ``list`` returns."""
+        """Return the sorted names of the objects; ``directly`` omits those in subdirectories."""
         return sorted(stored.name for stored in self.list(directly))
 
     def list(
         self, directly: bool = False, *, start: str = "", most: int | None = None
     ) -> list[StoredObject]:
-        """List the objects below the bucket URL, sorted by name, at most ``most``.
+        """List the objects below the bucket URL, sorted by name.
 
-        With ``start``, lists only objects whose names begin with it. With ``directly``, leaves out
-        objects in subdirectories.
+        With ``start``, lists only objects whose names begin with it; with ``most``, only this many
+        objects. With ``directly``, leaves out objects in subdirectories.
         """
         action = f"list {self.url}/{start}".rstrip("/")
         prefix = f"{self.bucket_url.prefix}/" if self.bucket_url.prefix else ""
