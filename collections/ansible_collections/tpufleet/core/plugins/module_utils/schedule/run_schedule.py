@@ -18,13 +18,13 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target, each with an interval for examples in error messages. Their timers fire
-#: immediately after they are installed.
+#: Verbs without a target. Their timers also fire as soon as they are installed. The values are the
+#: intervals in the examples of error messages.
 PERIODIC = {"watch": "1m", "report": "5m"}
 #: Verbs that must not run late, so they need a fixed time: a timer with a fixed time does nothing
 #: if it fires late, while a timer with an interval starts its playbook even then.
 DESTRUCTIVE = ("kill", "delete")
-#: If a timer for a fixed time fires later than this many minutes, it does nothing.
+#: A timer with a fixed time does nothing if it fires more than this many minutes late.
 GRACE_MINUTES = 5
 #: Timeout of a scheduled playbook in seconds, longer than any single action of the watch.
 LIMIT_SECONDS = 5400
@@ -43,7 +43,7 @@ LIKE = (
 
 
 class ScheduleError(Exception):
-    """The request cannot be scheduled; the message is one line for the user."""
+    """A timer cannot be created, listed or removed; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Owner:
 
     @classmethod
     def of(cls, project: str, inventories: Iterable[str]) -> Owner:
-        """Return an owner with absolute paths without symbolic links, which can be compared.
+        """Return an owner with absolute paths without symbolic links, so that == compares owners.
 
-        An inventory with a comma is a list of hosts, not a path.
+        An inventory with a comma is a list of hosts, not a path, and stays as it is.
         """
         sources = (each if "," in each else os.path.realpath(each) for each in inventories)
         return cls(os.path.realpath(project), tuple(sources))
@@ -68,7 +68,8 @@ class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
     The timer runs the program ``tool`` (ansible-playbook) with ``arguments`` in the directory
-    ``project``. ``at`` is empty or ``every`` is 0. ``zone`` is the zone of a TPU, empty for runs.
+    ``project``. ``at`` is the time, empty for a timer with an interval; ``every`` is the interval,
+    0 for a timer with a time. ``zone`` is the zone of the TPU ``target``, empty for other targets.
     """
 
     verb: str
@@ -227,7 +228,10 @@ def cron_owner(line: str) -> Owner | None:
 
 
 def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Validate environment variables; return the non-empty ones, sorted. Raises ScheduleError."""
+    """Validate a timer's environment variables; return those that are not empty, sorted.
+
+    Raises ScheduleError.
+    """
     for name, value in values:
         if not _VARIABLE.fullmatch(name) or _CONTROL.search(value):
             raise ScheduleError(

@@ -100,9 +100,9 @@ class Systemd:
                 run([*self.tool, "daemon-reload"])
                 run([*self.tool, "enable", "--now", f"{timer.name}.timer"])
             except BaseException:
-                # Delete one of the timer's two unit files, so that the next call sees a difference
-                # and installs the timer. If the timer existed before, keep its .timer file: then
-                # the timer is still listed, and doctor reports that the watch does not run.
+                # The installation failed: delete one of the timer's two unit files, so that the
+                # next call installs the timer again. If the timer existed before, keep its .timer
+                # file: then the timer is still listed, and doctor reports that it does not run.
                 end = ".service" if is_change else ".timer"
                 (self.folder / (timer.name + end)).unlink(missing_ok=True)
                 raise
