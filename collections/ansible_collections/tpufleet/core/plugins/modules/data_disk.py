@@ -72,8 +72,9 @@ def find(name: str, device: str | None) -> str:
     raise UnusableDiskError(
         f"{path} does not exist (the worker's disks: {', '.join(available) or 'none'}). Add the "
         "disk to data_disks of the TPU in fleet.yml, then run: "
-        f"ansible-playbook playbooks/fill_disk.yml -e disk={name} -e source=DIRECTORY (with mode: "
-        "read-write: ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true)"
+        f"ansible-playbook playbooks/fill_disk.yml -e disk={name} -e source=DIRECTORY (for a disk "
+        "with mode: read-write, run instead: ansible-playbook playbooks/create.yml -e tpu=NAME "
+        "-e recreate=true)"
     )
 
 

@@ -154,7 +154,7 @@ SELF_DOWNLOADED = "This worker downloaded the packages itself"
 
 
 def read_proof(path: Path, name: str) -> dict | None:
-    """Return the stored result of the proof with this name; None if there is none."""
+    """Return the result of the proof ``name`` in a file; None if the file has no such result."""
     try:
         proof = json.loads(path.read_text(encoding="utf-8"))
         return proof if proof.get("proof") == name else None
@@ -191,7 +191,8 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
         except FromLeaderError as error:
             warning = f"{error}. {SELF_DOWNLOADED}"
         except OtherPythonError:
-            is_other_python = True  # the leader's downloads may be usable, unlike its environment
+            # The leader's environment does not work here, but its downloaded packages may.
+            is_other_python = True
     shutil.rmtree(partial_copy(env), ignore_errors=True)
     if options["source"] == "registry":
         return from_index(options, env, python, is_other_python) or warning

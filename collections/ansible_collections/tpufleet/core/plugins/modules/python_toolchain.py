@@ -141,7 +141,7 @@ def install_uv(home: Path, options: dict, cache: Path) -> str:
 
 
 def copy_python(folder: Path, version: str) -> Path | None:
-    """Copy the leader's Pythons that uv has installed to ``folder``.
+    """Copy to ``folder`` all Pythons that uv has installed on the leader.
 
     Returns the path of the interpreter of this ``version``; None if the leader does not have it.
     """

@@ -150,9 +150,9 @@ def install_release(
 ) -> None:
     """Install a release and remove old releases, under a lock.
 
-    ``source`` fills the directory of the release, and may hard-link files of the release ``last``
-    (``fill`` in worker/release.py, ``install``). The lock ensures that no other installation is in
-    progress when the remains of interrupted ones are removed.
+    ``source`` fills the directory of the release, and may hard-link files of the release ``last``.
+    It is the parameter ``fill`` of ``install`` (worker/release.py). The lock ensures that no other
+    installation is in progress when the remains of interrupted ones are removed.
     """
     path, releases = paths.release(name), paths.release(name).parent
     releases.mkdir(parents=True, exist_ok=True)

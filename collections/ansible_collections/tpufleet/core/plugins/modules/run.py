@@ -202,7 +202,7 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         )
     is_preemptible = params["preemptible"]
     problems = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
-    if not check:  # check mode installs neither, so a missing release or image is no problem
+    if not check:  # check mode installs no release and no image, so they may be missing
         problems += filter(None, (release_problem(process, paths), image_problem(process, paths)))
     if problems:
         raise RunError("; ".join(problems))
@@ -219,7 +219,7 @@ def begin(
     unit = None
     if not check:
         start(process, paths, device_glob)
-        unit = {"ActiveState": "active"}  # systemctl start has waited for this state
+        unit = {"ActiveState": "active"}  # start() has waited until the unit is active
     after = f"running, attempt {process.spec.attempt}\n"
     return {
         "changed": True,
@@ -264,7 +264,7 @@ ACTIONS = {"checked": checked, "launched": launched, "started": started, "stoppe
 
 
 def main() -> None:
-    """Run the module: hold the lock RUNS, and check, start or stop the run."""
+    """Run the module: check, start or stop the run, under the worker's lock for runs."""
     module = AnsibleModule(
         argument_spec={
             "run": {"type": "str", "required": True},

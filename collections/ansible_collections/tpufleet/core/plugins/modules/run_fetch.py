@@ -115,7 +115,7 @@ def main() -> None:
         bucket = Bucket.of(params["location"], params["api"])
         result = fetch(bucket, folder, layout, newest, module.check_mode)
     except CloudError as error:
-        # Return the error in ``missing`` and do not fail, so that the play copies the logs first.
+        # Return the error in ``missing``: the play fails with it later, after copying the logs.
         result = fetched(missing=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}")

@@ -89,7 +89,7 @@ class Collection:
     def add_run(self, folder: Path) -> dict[str, dict]:
         """Add a run's output that is not stored yet.
 
-        Returns, by attempt number, the ``state`` in which this output is stored, too.
+        Returns, by attempt number, what is stored of each attempt once this output is stored.
         """
         states, attempts = {}, read_attempts(folder)
         stored_states = self.stored.get(folder.name)
