@@ -1,4 +1,4 @@
-"""Search for the checkpoints of a run whose save was completed, for any trainer.
+"""Search for the finished checkpoints of a run, whichever trainer wrote them.
 
 This project's trainer writes ``<step>/`` with ``manifest.json``, which lists the length of each
 file and the CRC-32 of small ones (docs/checkpoints.md). Orbax, which most JAX trainers use, writes

@@ -57,8 +57,8 @@ def groups(device_glob: str, root: Path = Path("/")) -> list[int]:
 def open_files(process: Path) -> set[str]:
     """Return the paths of the files that a process has open; empty if it has just ended.
 
-    If the process runs in a container image, the image's directory is removed from the start of the
-    paths, so that a device has the same path as for other processes.
+    The paths of a process in a container image begin with the image's directory. This prefix is
+    removed, so that a device has the same path for every process.
     """
     paths = set()
     try:

@@ -53,6 +53,6 @@ def from_dicts(results: Iterable[Mapping[str, str]]) -> list[Finding]:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """Format the number of problems: ``2 problems``, ``no problems``."""
+    """Format the number of failed checks: ``2 problems``, ``no problems``."""
     count = sum(finding.state == PROBLEM for finding in findings)
     return f"{count or 'no'} problem{'' if count == 1 else 's'}"

@@ -159,7 +159,8 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
         yield problem("devices", message, f"ansible {machine.name} -b -m ansible.builtin.reboot")
     processes = strays(machine.device_glob, machine.proc)
     for process in processes:
-        name = program(machine.proc / str(process.pid))  # without arguments: they may be secret
+        # Show the program's name only, because its arguments may be secret.
+        name = program(machine.proc / str(process.pid))
         yield problem(
             "devices",
             f"{name} (pid {process.pid}) holds {process.device}, but belongs to no run",
@@ -173,7 +174,8 @@ def device_findings(machine: Machine) -> Iterator[Finding]:
 def checkpoint_findings(machine: Machine) -> Iterator[Finding]:
     """Check that the workers of a TPU can share the checkpoint directory.
 
-    Worker 0 is not checked, because it may serve a directory on its disk to the others by NFS.
+    Worker 0 is not checked: the directory may be on its own disk, because the other workers can
+    mount the directory from there by NFS.
     """
     if machine.workers == 1 or machine.worker_id == 0 or not machine.checkpoints.startswith("/"):
         return

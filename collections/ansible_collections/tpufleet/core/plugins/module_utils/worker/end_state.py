@@ -37,7 +37,10 @@ KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
 
 
 class ProcessState(NamedTuple):
-    """The state of a run on a worker. ``signal`` is a name such as ``KILL``; empty for none."""
+    """The state of a run on a worker, and its reason.
+
+    ``signal`` is the signal that ended the trainer, such as ``KILL``; empty if none did.
+    """
 
     state: RunState
     reason_code: ReasonCode = ReasonCode.NONE

@@ -24,7 +24,7 @@ class OtherPythonError(Exception):
 
 
 def partial_copy(env: Path) -> Path:
-    """Return the path of an environment's copy while the copy is incomplete."""
+    """Return the path to which an environment is copied; a complete copy moves to ``env``."""
     return env.with_name(f".{env.name}.taken")
 
 

@@ -186,8 +186,8 @@ def failed_steps(output: str) -> str:
 def without_secrets(output: str, env: Mapping[str, str]) -> str:
     """Return uv's output with asterisks in place of addresses that may have a password.
 
-    uv's output quotes an environment variable that should be a URL but cannot be parsed.
-    ``env`` has all environment variables of uv, in whose values such addresses are searched.
+    If an environment variable should be a URL but cannot be parsed, uv's output quotes the value.
+    ``env`` has uv's environment variables; only addresses in their values are replaced.
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]

@@ -106,9 +106,9 @@ class Image:
     def for_attempt(self, unit_variables: Mapping[str, str]) -> dict[str, Any]:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
 
-        ``unit_variables`` has the variables that the run's unit sets. The result has the image's
-        other variables. The program sets these only when it starts the trainer, because some of
-        them, such as LD_LIBRARY_PATH, name files in the image.
+        The result has the image's environment variables, except those that the run's unit sets
+        (``unit_variables``). The unit does not set the image's variables, because some of them,
+        such as LD_LIBRARY_PATH, name files in the image; the program sets them for the trainer.
         """
         env = {name: value for name, value in self.env.items() if name not in unit_variables}
         return {"root": str(self.root), "directory": self.directory, "env": env}

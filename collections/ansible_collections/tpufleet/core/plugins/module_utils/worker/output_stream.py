@@ -95,8 +95,8 @@ class Attempt(NamedTuple):
     """The content of ``ATTEMPT.json``.
 
     ``location`` is the ``gs://`` URL of the run's stored output; empty if the controller collects
-    it. ``emulator`` is the address of the bucket's emulator; empty for Google's Cloud Storage. The
-    positions in ``streams`` are the sizes of the files before the attempt.
+    it. ``emulator`` is the address of the bucket's emulator; empty for Google's Cloud Storage.
+    ``streams`` says where the attempt's output begins in the log and in the metrics.
     """
 
     start: Start
@@ -106,7 +106,11 @@ class Attempt(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is stored of an attempt's output. ``began`` is the attempt's start in unix seconds."""
+    """How much of an attempt's output is stored.
+
+    ``began`` is the attempt's start in unix seconds. ``streams`` says how much of the log and of
+    the metrics is stored, ``has_start`` and ``has_exit`` whether start.json and exit.json are.
+    """
 
     began: float
     streams: Mapping[str, Stream]
@@ -127,7 +131,7 @@ class Upload(NamedTuple):
 
 
 def streams_at_end(folder: Path) -> dict[str, Stream]:
-    """Return a stream for each of FILES of a run, beginning at the current end of the file."""
+    """Return streams of a run's log and metrics that begin at the current ends of the files."""
     return {name: _stream_at_end(folder / file) for name, file in FILES.items()}
 
 
@@ -286,7 +290,7 @@ def uploads_of(
 def next_segment(
     path: Path, stream: Stream, end: Stream, is_final: bool
 ) -> tuple[Stream, bytes] | None:
-    """Return the next segment to store: what ``stream`` is once it is stored, and its content.
+    """Return the stream to record once the next segment is stored, and the segment's content.
 
     Returns None if nothing was appended. The newest segment is replaced until it is full. If it is
     full, the result is a stream with the number of the next segment, and empty content. The caller
@@ -305,7 +309,7 @@ def next_segment(
     """
     try:
         with open_file(path) as file:
-            # If ``end_offset`` is less than ``end.position``, the file was rotated or rewritten
+            # ``end_offset`` is less than ``end.position`` if the file was rotated or rewritten
             # after ``end`` was measured.
             end_offset, unchanged_end = _unchanged(file, end), _unchanged(file, stream)
             if unchanged_end == stream.position:

@@ -170,7 +170,7 @@ def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
 
 
 def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
-    """Return the names of the environments that the files of active runs mention.
+    """Return the names of the environments whose paths appear in the files of active runs.
 
     ``runs`` is the directory that contains a directory for each run.
     """

@@ -1,7 +1,6 @@
-"""Time that a run spent in steps that counted, computed from its metrics and its log.
+"""Time that a run spent in steps that no later attempt repeated, from its metrics and its log.
 
-A step counts if no later attempt repeated it. Compilation, waiting and the time between attempts
-are not included.
+Compilation, waiting and the time between attempts are not included.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _starts(log: Path) -> list[float]:
     for stamp in _ATTEMPT.findall(text):
         try:
             starts.append(calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%SZ")))
-        except (ValueError, OverflowError):  # not an attempt's start, but a line like it
+        except (ValueError, OverflowError):  # a trainer's line that looks like an attempt's start
             continue
     return sorted(starts)
 

@@ -324,7 +324,9 @@ def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
 
 
 def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
-    """Stop a run's unit (TERM, time to save, KILL), then remove libtpu's lock file if it is unused.
+    """Stop a run's unit, then remove libtpu's lock file if nothing uses it.
+
+    systemd sends SIGTERM to the unit, gives the trainer time to save, and then sends SIGKILL.
 
     Returns the processes that still hold a device. If ``chip`` is not negative, only the device of
     the chip with this index counts.

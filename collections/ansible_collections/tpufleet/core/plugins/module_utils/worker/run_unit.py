@@ -37,7 +37,7 @@ RENDEZVOUS_REASONS = frozenset({ReasonCode.RENDEZVOUS_FAILED, ReasonCode.CHECKPO
 def end_by_systemd(unit: Mapping[str, str], attempt: int | None) -> Exit | None:
     """Return how an attempt ended according to systemd; None if systemd does not know.
 
-    This is for a missing exit.json: all processes of the unit may have been killed before one could
+    Use it if exit.json is missing: all processes of the unit may have been killed before one could
     write the file. A reboot erases what systemd knows (systemd.exec(5),
     org.freedesktop.systemd1(5)).
     """

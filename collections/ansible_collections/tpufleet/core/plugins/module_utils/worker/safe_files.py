@@ -24,7 +24,7 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def parent_of(path: Path, make: bool = False) -> Iterator[int]:
-    """Open the directory that contains ``path``, and yield its file descriptor for ``dir_fd``.
+    """Open the directory that contains ``path``; yield its descriptor for ``os.open(dir_fd=)``.
 
     With ``make``, creates missing directories with mode 0755. Raises OSError, with errno ELOOP if
     the directory's path contains a link that an untrusted user may have made. Every OSError,

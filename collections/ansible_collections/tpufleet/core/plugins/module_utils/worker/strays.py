@@ -43,7 +43,7 @@ class Stray:
         return f"{self.pid}-{self.started_ticks}"
 
     def to_json(self) -> dict[str, str | int]:
-        """Return the fields that the worker reports to the controller, by name."""
+        """Return the fields that the module stray returns, as a dictionary of JSON types."""
         fields = ("id", "pid", "user", "command", "since", "device")
         return {name: getattr(self, name) for name in fields}
 
@@ -133,8 +133,8 @@ def _stray(folder: Path, devices: set[str]) -> Stray | None:
         # The file ``stat`` has the program's name in parentheses. The name may contain spaces
         # and parentheses, so split after the last parenthesis.
         ticks = int(_text(folder / "stat").rpartition(")")[2].split()[19])
-        uid = int(_number(r"^Uid:\s+(\d+)", folder / "status"))
-        booted_s = int(_number(r"^btime (\d+)", folder.parent / "stat"))
+        uid = int(_first_group(r"^Uid:\s+(\d+)", folder / "status"))
+        booted_s = int(_first_group(r"^btime (\d+)", folder.parent / "stat"))
         command = _text(folder / "cmdline") or _text(folder / "comm")
     except (OSError, ValueError, IndexError):
         return None
@@ -147,7 +147,7 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace")
 
 
-def _number(pattern: str, file: Path) -> str:
+def _first_group(pattern: str, file: Path) -> str:
     """Return the text that the group in ``pattern`` matches in a file.
 
     Raises ValueError if there is no match, OSError if the file cannot be read.

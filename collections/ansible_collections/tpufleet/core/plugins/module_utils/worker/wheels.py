@@ -1,7 +1,7 @@
 """Directories of the wheels that a lock file pins.
 
-Setup uses such a directory to install uv, and to install all packages if the controller downloads
-them. The TPU's leader gets the wheels once, and the other workers copy them from the leader. Each
+Setup installs uv from such a directory, and also all packages if the controller downloads the
+wheels. The TPU's leader gets the wheels once, and the other workers copy them from the leader. Each
 installation verifies the lock file's hashes again.
 """
 
