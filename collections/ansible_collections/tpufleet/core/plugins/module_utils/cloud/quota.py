@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quota:
-    """One quota: the zone, generation and kind of the chips that are counted together."""
+    """A quota of one zone, for chips of one generation, either preemptible or on demand."""
 
     generation: str
     preemptible: bool

@@ -266,8 +266,8 @@ class Bucket:
     def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
-        After a read returned 404, this shows whether the object or its bucket is missing. The user
-        has the permission to list objects: without it, the read would have returned 403, not 404.
+        Call it after a read returned 404, which does not say whether the object or its bucket is
+        missing. Listing is allowed then: to users who may not list objects, a read returns 403.
         """
         full_name = self.bucket_url.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}

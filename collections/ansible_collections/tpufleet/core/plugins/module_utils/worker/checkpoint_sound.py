@@ -84,7 +84,7 @@ class Layout:
 def newest_finished(
     layout: Layout, sizes: Mapping[str, int], read: Callable[[str], bytes]
 ) -> tuple[str, list[str]]:
-    """Return the path of the newest finished checkpoint, and what is wrong with each newer one.
+    """Return the path of the newest finished checkpoint, and the faults of all newer checkpoints.
 
     The path is empty if no checkpoint is finished. ``sizes`` and ``read`` are described at
     ``Layout.fault``.

@@ -120,8 +120,8 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
         image = Image.of_engine(root, inspected)
         # An interrupted installation may have left a container of this name.
         _exit_code([engine, "rm", "--force", _CONTAINER])
-        # The container is never started, so /none need not exist. Engines require a command here if
-        # the image defines none.
+        # If the image defines no command, engines require one. The container is never started, so
+        # the command /none need not exist.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *arguments], reference)
         _export(engine, root, reference)
@@ -169,7 +169,7 @@ def _export(engine: str, root: Path, reference: str) -> None:
 
 
 def _pull(engine: str, reference: str) -> None:
-    """Pull an image. Google's registries get an access token, from a file of mode 0600."""
+    """Pull an image. For Google's registries, the engine reads an access token from a file."""
     host = IMAGE.fullmatch(reference)["host"]
     is_google = _GOOGLE.fullmatch(host) is not None
     with tempfile.TemporaryDirectory(dir="/run", prefix="tpufleet-image-") as folder:

@@ -105,7 +105,7 @@ def bucket_problem(url: str, env: Mapping[str, str]) -> str | None:
     try:
         try_write(url, env)
     except OSError as error:
-        cause, fix = request_failure(error), f"{grant(url)}, or {OTHER_LOCATION}"
+        cause, fix = request_failure(error), f"{grant_command(url)}, or {OTHER_LOCATION}"
     except ValueError:
         cause, fix = "malformed API response", f"To fix it, {OTHER_LOCATION}"
     else:
@@ -130,8 +130,8 @@ def unwritable_outputs_reason(outputs: str, checkpoints: str, env: Mapping[str, 
         if getattr(error, "code", None) in _REFUSALS:
             return (
                 f"{outputs}: this worker can't store output there ({request_failure(error)}). "
-                f"{grant(outputs)}, or choose another location, a bucket or a directory on the "
-                "controller: -e outputs=LOCATION"
+                f"{grant_command(outputs)}, or choose another location, a bucket or a directory on "
+                "the controller: -e outputs=LOCATION"
             )
     except ValueError:
         pass
@@ -143,7 +143,7 @@ def bucket_of(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def grant(url: str) -> str:
+def grant_command(url: str) -> str:
     """Return advice for an error: the command that gives this worker write access to a bucket."""
     return (
         "Allow its service account: gcloud storage buckets add-iam-policy-binding "

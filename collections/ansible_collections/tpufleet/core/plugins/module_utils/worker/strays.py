@@ -148,7 +148,7 @@ def _text(file: Path) -> str:
 
 
 def _first_group(pattern: str, file: Path) -> str:
-    """Return the text that the group in ``pattern`` matches in a file.
+    """Return the text in a file that the first group of the regex ``pattern`` matches.
 
     Raises ValueError if there is no match, OSError if the file cannot be read.
     """
