@@ -90,7 +90,8 @@ def main() -> None:
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename or 'a process'}: {error.strerror}")
+        subject = error.filename or "a process"
+        module.fail_json(msg=f"can't list or end strays: {subject}: {error.strerror}")
     module.exit_json(
         changed=bool(chosen) or removed, strays=[stray.to_json() for stray in remaining]
     )
