@@ -94,10 +94,11 @@ def secret_findings(
     sources: Iterable[str] = (),
     variables: Iterable[str] = (),
 ) -> Iterator[Finding]:
-    """Check ``secrets`` and ``worker_environment``, which set environment variables of trainers.
+    """Check that trainers' secrets can be masked, are in ``secrets``, and are in private files.
 
-    ``sources`` are the inventories in use, ``variables`` the names of all their variables. Yields
-    no finding if a launch would accept the variables without a warning.
+    ``worker_environment`` sets environment variables that are not masked. ``sources`` are the
+    inventories in use, ``variables`` the names of all their variables. Yields no finding if a
+    launch would accept the secrets without a warning.
     """
     if blocker := unmaskable_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")

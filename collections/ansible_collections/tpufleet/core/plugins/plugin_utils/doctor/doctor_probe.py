@@ -42,10 +42,11 @@ class Reply:
 
     @property
     def disabled(self) -> str:
-        """The service that is not enabled in the project, or ``unknown``; empty for other errors.
+        """The service that the project has not enabled; empty if that is not the error.
 
-        Newer APIs report an ErrorInfo with reason SERVICE_DISABLED
-        (https://cloud.google.com/apis/design/errors), older APIs accessNotConfigured.
+        If the error does not name the service, the value is ``unknown``. Newer APIs report an
+        ErrorInfo with reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors), older
+        APIs accessNotConfigured.
         """
         error = errors.error_body(self.body)
         details = error.get("details")

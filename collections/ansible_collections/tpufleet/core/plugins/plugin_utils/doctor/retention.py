@@ -68,7 +68,7 @@ def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: ob
         )
         return problem(CHECK, message, f"set outputs: gs://{bucket_url.bucket}/runs")
     rules = _rules(bucket)
-    other_rules = [rule for rule in rules if not _is_replaced(rule, prefix)]
+    other_rules = [rule for rule in rules if not _is_only_for(rule, prefix)]
     current_days = _deletion_age(rules, prefix)
     others_days = _deletion_age(other_rules, prefix)
     url = f"gs://{bucket_url.bucket}/{prefix}"
@@ -102,8 +102,8 @@ def _rules(bucket: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [rule for rule in rules if isinstance(rule, Mapping)] if isinstance(rules, list) else []
 
 
-def _is_replaced(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Return whether a rule only deletes objects below ``prefix``, so a new rule may replace it."""
+def _is_only_for(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Return whether a rule only deletes objects below ``prefix`` that reach some age."""
     return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
 
 

@@ -11,7 +11,8 @@ from ..runs.status import answer_error
 from ..view.folded_names import folded
 
 Result = Mapping[str, Any]
-#: ssh's message if the server accepts no key. ssh has no exit code for this error.
+#: Part of ssh's message if the worker accepts none of the user's keys. This error has no exit code
+#: of its own.
 REFUSED_KEY = "Permission denied ("
 
 
