@@ -27,7 +27,7 @@ _DUAL_REGIONS = {
 
 
 def bucket_warning(settings: ApiSettings, url: str, zones: Iterable[str]) -> str:
-    """Return a warning if a bucket is outside the region of the zones, or can't be read.
+    """Return a warning if a bucket can't be read or is far from the TPUs in ``zones``.
 
     Returns an empty string if there is no reason for a warning, or if the cloud has no Storage API.
     ``url`` is ``gs://bucket/prefix``. Raises NotConfigured for an invalid URL.

@@ -59,7 +59,7 @@ def chip_hosts(
         missing = [chip for chip in requested if chip >= chips]
         if not chips or missing:
             raise AnsibleFilterError(
-                f"{worker} has no chip {missing[0]}, but {chips} chips with numbers from 0"
+                f"{worker} has no chip {missing[0]}: it has {chips} chips, numbered from 0"
                 if chips
                 else f"{worker} has no TPU chips"
             )

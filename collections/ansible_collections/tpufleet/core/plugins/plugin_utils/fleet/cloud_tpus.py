@@ -54,7 +54,7 @@ class CloudTpus:
 
     @property
     def compute(self) -> ComputeApi:
-        """Compute Engine client for the same project, for data disks."""
+        """Compute Engine client for the data disks of the project."""
         return self._api.compute
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
@@ -73,7 +73,7 @@ class CloudTpus:
     def create(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
-        """Create or change a TPU; if its entry sets ``queued``, create a queued resource for it."""
+        """Create or change a TPU; create it by a queued resource if ``tpu.queued`` is set."""
         if tpu.queued and present and present.is_being_deleted:
             # Google is already deleting this TPU, so _delete() only waits until it is gone.
             self._delete(present, {present.key}, options)
@@ -235,9 +235,9 @@ class CloudTpus:
 
 
 def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of the resources that may be deleted: those that the user confirmed.
+    """Return the keys of the TPUs and queued resources whose deletion the user confirmed.
 
-    If no confirmation is needed, only the resource with the key ``key`` may be deleted.
+    If no confirmation is needed, returns only ``key``, the key of the resource to delete.
     """
     return {key} if options.confirmed is None else options.confirmed
 

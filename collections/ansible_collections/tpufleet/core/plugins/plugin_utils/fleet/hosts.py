@@ -84,7 +84,7 @@ def build_hosts(
             include the zone.
         options: options for ssh connections.
         known: the entries of the known_hosts file, by alias.
-        slices: the slices of all existing TPUs by Node.key (slices_of).
+        slices: the slice of each existing TPU, by Node.key (see slices_of).
     """
     name_counts = Counter(node.name for node in nodes)
     hosts: list[Host] = []

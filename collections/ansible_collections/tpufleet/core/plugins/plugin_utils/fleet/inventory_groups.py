@@ -86,10 +86,10 @@ def foreign_tpus(groups: Groups, hostvars: HostVars) -> dict[str, str]:
 def unmanaged_tpus(
     hosts: Sequence[str], groups: Groups, hostvars: HostVars, fleet: Any
 ) -> list[str]:
-    """Return the names of the hosts' TPUs that create.yml can recreate only after adoption.
+    """Return the names of the TPUs of ``hosts`` that this fleet does not manage.
 
-    These TPUs are not in the fleet file, or do not belong to this fleet. Slices of a multislice
-    are left out, because the fleet file cannot describe them.
+    They are foreign or not in the fleet file, so create.yml can't recreate them. Slices of a
+    multislice are left out, because the fleet file cannot describe them.
     """
     known = {tpu.name for tpu in parse_fleet(fleet or [])}
     foreign = groups.get(FOREIGN_GROUP, [])
@@ -125,6 +125,6 @@ def unknown_tpu_text(tpu: str, groups: Groups, hostvars: HostVars, fleet: Any) -
 
 
 def group_of(tpu: str) -> str:
-    """Return the inventory group of a TPU or of a multislice (``multislice_NAME``)."""
+    """Return the inventory group of a TPU, or of a multislice if ``tpu`` is ``multislice_NAME``."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", tpu)
     return safe if tpu.startswith("multislice_") else f"tpu_{safe}"

@@ -28,8 +28,8 @@ WARN_DAYS = 7
 class Plan:
     """Differences between the fleet file and what exists.
 
-    Each entry of the first seven lists has a text about the TPU, disk or queued resource
-    (``description``).
+    In the lists from ``missing`` to ``waiting_requests``, each entry has a ``description``: a text
+    about the TPU, disk or queued resource.
 
     Args:
         missing: TPUs to create.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .spec import FleetEntry
 
 MAX_PARALLEL = 16
-#: After this many earlier pauses, Polling.pause waits 10 s, the longest possible time.
+#: Value of the argument ``pauses`` for which Polling.pause waits 10 s, its longest time.
 _LONGEST_PAUSE = 12
 
 
@@ -137,7 +137,7 @@ def _create_one(
     deadline = source.polling.deadline_in(options.wait_for_capacity)
     report = partial(options.report, tpu.name)
     while True:
-        for spec in _by_presence(tpu.specs, present):
+        for spec in _existing_zone_first(tpu.specs, present):
             try:
                 outcome = source.create(tpu, spec, present, options)
             except errors.CapacityError as error:
@@ -158,8 +158,8 @@ def _create_one(
             raise last_error from None
 
 
-def _by_presence(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
-    """Return the specs; if the TPU exists, the spec for its zone is the first."""
+def _existing_zone_first(specs: Sequence[NodeSpec], present: Node | None) -> list[NodeSpec]:
+    """Return the specs in the order to try them: the zone of the existing TPU is the first."""
     return sorted(specs, key=lambda spec: present is None or spec.zone != present.zone)
 
 

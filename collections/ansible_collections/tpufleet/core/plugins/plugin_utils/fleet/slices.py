@@ -60,10 +60,10 @@ def slices_of(nodes: Iterable[Node]) -> dict[str, Slice]:
 
 
 def run_tpu_names(host: Mapping[str, Any]) -> list[str]:
-    """Return the values that ``tpu`` of a run record may have for a run on this host.
+    """Return the names that a run record may have for the TPU of a host.
 
-    These are the name of the host's TPU, and ``multislice_NAME`` if the TPU is part of a
-    multislice. ``host`` has the inventory variables.
+    These are the name of the TPU and, if it is a slice of a multislice, ``multislice_NAME``.
+    ``host`` has the inventory variables of the host.
     """
     names = [str(host.get("tpu_name") or "")]
     if host.get("tpu_multislice"):

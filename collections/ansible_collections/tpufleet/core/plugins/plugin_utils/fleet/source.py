@@ -40,8 +40,8 @@ class ChangeOptions:
         recreate: delete and recreate a TPU that differs in an immutable field.
         replace_dead: delete and recreate a TPU that was preempted.
         timeout: seconds for each try to create a TPU.
-        confirmed: keys of the resources whose deletion the user confirmed; None if no confirmation
-            is needed.
+        confirmed: keys of the TPUs and queued resources (Node.key, QueuedResource.key) whose
+            deletion the user confirmed; None if no confirmation is needed.
         check_owner: raises CloudError for an existing TPU or request that must not be changed.
         wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
         known_hosts_file: file for the workers' host keys; empty: do not store them.
@@ -94,8 +94,8 @@ class Source(Protocol):
     ) -> NodeOutcome:
         """Create or change a TPU, and wait until it is READY.
 
-        ``spec`` is the spec of ``tpu`` for one of its zones. ``present`` is the existing TPU of
-        this name, as list() returned it; None if there was none.
+        ``tpu`` is the entry of the fleet file, ``spec`` its spec for the zone to use. ``present``
+        is the existing TPU of this name, as list() returned it; None if there was none.
         """
 
     def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:

@@ -110,7 +110,7 @@ def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
 
 
 def in_zone(tpus: tuple[FleetEntry, ...], name: str, zone: str) -> tuple[FleetEntry, ...]:
-    """Return ``tpus``, with the entry of ``name`` reduced to its spec for ``zone``.
+    """Return ``tpus``, but the entry with this name has only its spec for ``zone``.
 
     Raises NotConfigured if the entry of ``name`` does not list the zone.
     """
