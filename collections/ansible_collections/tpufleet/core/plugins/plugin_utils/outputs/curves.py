@@ -69,7 +69,7 @@ def curve(rows: Rows, column: str) -> Points:
 
 
 def gaps(rows: Rows, column: str) -> list[float]:
-    """Return the steps at which a column becomes NaN or infinite: at most the last MAX_POINTS."""
+    """Return the last steps (at most MAX_POINTS) at which a column becomes NaN or infinite."""
     steps: list[float] = []
     previous = math.nan
     for step, value in zip(rows.columns["step"], rows.columns[column], strict=True):

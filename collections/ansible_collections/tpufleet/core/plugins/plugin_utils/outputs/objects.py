@@ -100,7 +100,7 @@ class OutputDirectory:
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
         """Return the content of a listed object. Raises OutputError."""
-        # Only objects from a bucket are cached, and only the cache needs is_final.
+        # ``is_final`` says whether the content may be cached; a directory needs no cache.
         del is_final
         try:
             with (self._folder / stored.name).open("rb") as stream:

@@ -123,10 +123,11 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def joined_content(segments: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments; add a newline to a line whose rest is missing.
+    """Yield the content of segments; end a line with a newline if its rest is not stored.
 
-    A line can only continue in the next segment if the line's segment is full (SEGMENT_BYTES) and
-    no segment is missing after it. ``segments`` are the segments in order, with their content.
+    The last line of a segment continues in the next one only if the segment is full (SEGMENT_BYTES)
+    and no segment is missing between the two. ``segments`` has each segment with its content, in
+    order.
     """
     previous: Segment | None = None
     last_byte = b"\n"

@@ -40,10 +40,10 @@ def stored_answers(
 
 
 def progress_of(summary: RunOutput) -> dict[str, float] | None:
-    """Return the values for a run's goodput: its ``first`` and ``last`` step, and ``counted``.
+    """Return the progress from which goodput is computed; None for fewer than two steps.
 
-    ``counted`` is the time in seconds of the steps that no later attempt repeated, as in
-    module_utils/worker/run_progress.py. Returns None for fewer than two steps.
+    ``first`` and ``last`` are step numbers, ``counted`` is the time in seconds of the steps that no
+    later attempt repeated, as in module_utils/worker/run_progress.py.
     """
     attempts = [attempt for attempt in summary.attempts if attempt.first_step is not None]
     if not attempts or not summary.last:

@@ -202,7 +202,7 @@ class OwnSteps:
             self.saves += _duration(save) or 0.0
 
     def measured(self, attempt: AttemptOutput, resumed_at: float) -> AttemptOutput:
-        """Return a copy of ``attempt`` with the values that its steps give, such as ``kept``.
+        """Return a copy of ``attempt`` with the fields computed from its steps, such as ``kept``.
 
         ``resumed_at`` is the lowest step that a later attempt did again; infinity if none did.
         """
