@@ -20,9 +20,10 @@ class Sweep:
 
 
 def sweeps(views: Sequence[RunView]) -> list[Sweep]:
-    """Group runs of the same config and release whose overrides differ, in the order of ``views``.
+    """Return the sweeps among runs: groups of one config and release whose overrides differ.
 
-    A run is left out if its command sets none of the settings in which the runs differ.
+    Sweeps and runs are in the order of ``views``, the runs of the report. A run is left out
+    if its command sets none of the settings in which the runs differ.
     """
     groups: dict[tuple[str, str], list[RunView]] = defaultdict(list)
     for view in views:

@@ -12,8 +12,8 @@ from .report_html import duration, escaped, moment
 from .report_view import LAUNCH, OTHER, Attempt, Event, RunView
 
 _MAX_BARS = 60
-#: The longest time in seconds from a launch to the start of its attempt, including the time for
-#: copying the release.
+#: A launch event belongs to the first attempt that begins within this many seconds after it. In
+#: this time the release is copied.
 _MAX_START_DELAY_S = 900.0
 _CAUSE_NAMES = {TimeUse.REDONE: "repeated steps", TimeUse.CAPACITY: "waiting for capacity"}
 _KIND_NAMES = {OTHER: "", LAUNCH: "launch"}
@@ -97,9 +97,9 @@ def event_table(events: Sequence[Event]) -> str:
 
 
 def shares[Name](seconds: Mapping[Name, float]) -> dict[Name, int]:
-    """Return each name's share of the total seconds, in whole percent that add up to 100.
+    """Return the share of each entry in the sum of ``seconds``, in whole percent.
 
-    Uses the largest remainder method.
+    The shares are rounded by the largest remainder method, so that they add up to 100.
     """
     total = sum(seconds.values())
     if total <= 0:
