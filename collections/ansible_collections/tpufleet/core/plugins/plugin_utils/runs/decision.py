@@ -62,7 +62,7 @@ class Situation:
     limits: Limits
 
     def with_memory(self, memory: Memory) -> Situation:
-        """Return a copy of the situation in which earlier passes have stored ``memory``."""
+        """Return a copy of the situation with another ``memory``."""
         return replace(self, memory=memory)
 
     def seconds_in(self, state: RunState) -> float:

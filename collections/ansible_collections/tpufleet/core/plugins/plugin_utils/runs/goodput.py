@@ -82,7 +82,8 @@ def _seconds_by_cause(
 
     ``launched_at`` is when the launch was recorded, None if unknown. ``until`` is when the attempt
     ended, None if unknown; for an active attempt it is the current time. If the attempt has no
-    ``start_seconds``, the rendezvous counts as COMPILE, not as LAUNCH.
+    ``start_seconds``, the start of the trainer is unknown, so the rendezvous before it counts as
+    COMPILE instead of LAUNCH.
     """
     first_step = until if attempt.first is None else attempt.first
     launch_began = launched_at or attempt.began

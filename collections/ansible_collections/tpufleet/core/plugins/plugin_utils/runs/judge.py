@@ -143,13 +143,17 @@ def run_statuses(
     stored: Sequence[WorkerStatus] = (),
     is_listed: Callable[[str], bool] = lambda _zone: True,
 ) -> list[RunStatus]:
-    """Return the status of runs on workers, wanted runs without a READY TPU, and ``stored`` runs.
+    """Return the status of each run.
+
+    The result has the runs that a worker has, the runs with a record and ``stored`` workers, and
+    the wanted runs whose TPU is not READY.
 
     Args:
         workers: the status of each worker and run.
         records: the run records by run name; a run may have none.
         tpu_states: the state of each TPU in the inventory, by name.
-        tpu: the only TPU whose wanted runs are returned while it is not READY; empty for all.
+        tpu: of the wanted runs whose TPU is not READY, only those on this TPU are returned; empty
+            for all.
         now: unix seconds; by default the current time.
         stored: for runs that no worker has any more, the last status of each of their workers,
             from stored output.

@@ -83,8 +83,9 @@ def start_answers(
 ) -> dict[str, Answer]:
     """Return, for each host of a run, the answer that says whether its process has started.
 
-    If the push failed, this is the answer to the push. Otherwise it is the answer to the second
-    start. Without a second start, it is the answer to the first start; ``{}`` if that failed.
+    This is the answer to the last task that ran on the host: the push if it failed, else the second
+    start, else the first start. If there was only a first start and it started nothing, the answer
+    is ``{}``.
 
     Args:
         hosts: the hosts of the run.
@@ -163,7 +164,7 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
 
 
 def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
-    """Return a line with the error of each worker whose answer does not have the key ``needed``."""
+    """Return a line for each worker whose answer has no key ``needed``, with the worker's error."""
     return [
         f"{host}: {answer_error(answer)}"
         for host, answer in answers.items()

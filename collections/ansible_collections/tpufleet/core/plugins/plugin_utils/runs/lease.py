@@ -158,7 +158,7 @@ class Lease:
         return f"the lease {self.name} could not be renewed in time" if overdue >= 0 else ""
 
     def renew(self) -> None:
-        """Extend the lease to LEASE_S from now.
+        """Extend the lease, so that it ends LEASE_S seconds from now.
 
         Raises RecordConflictError if another process has changed the stored document, and
         RecordError if the document cannot be read or written.

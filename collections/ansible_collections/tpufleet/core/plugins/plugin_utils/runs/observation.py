@@ -31,7 +31,7 @@ class ObservedTpu:
     """One TPU that the API or the inventory lists.
 
     Args:
-        state: its state according to the API, or CHANGING.
+        state: its state according to the API, or CHANGING if its workers have different states.
         is_ours: whether it has this fleet's label.
         workers: how many workers it has.
         health: its health according to the API.
@@ -53,7 +53,9 @@ class Observation:
     """The observed state of one run in one pass of the watch.
 
     Args:
-        tpu_state: the state of its TPU: a state of the API, GONE, NOT_LISTED, FOREIGN or CHANGING.
+        tpu_state: the state of its TPU: a state of the API, GONE (it does not exist), NOT_LISTED
+            (unknown), FOREIGN (its name belongs to a foreign TPU), or CHANGING (its workers have
+            different states).
         processes: one for each worker of its TPU in the inventory; empty if the TPU is not READY.
         workers: how many workers its TPU has.
         health: the health of its TPU according to the API.

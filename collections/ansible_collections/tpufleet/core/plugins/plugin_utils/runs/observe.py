@@ -109,8 +109,8 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     ``node`` is the TPU in the run record. A recreated TPU has the same name and this fleet's label,
     but another id, and perhaps another zone. The first case that applies decides:
 
-    - ``node`` is listed: return it. But if its state is in DEAD, and exactly one recreated TPU in
-      another zone has a state outside DEAD, return that TPU.
+    - ``node`` is listed: return it. But if it is preempted or terminated (DEAD), and exactly one
+      recreated TPU in another zone is not, return that TPU.
     - Another TPU in the same zone has its name: return that TPU, with the state FOREIGN if it does
       not have this fleet's label.
     - Exactly one recreated TPU is in another zone: return that TPU.
@@ -183,7 +183,7 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
 def _worst(states: Iterable[str]) -> str:
     """Return the worst of the states of a run's TPUs; GONE if ``states`` is empty.
 
-    From worst to best: FOREIGN, the states in DEAD, all other states, READY.
+    From worst to best: FOREIGN; preempted, terminated or gone (DEAD); any other state; READY.
     """
 
     def goodness(state: str) -> tuple[bool, bool, bool]:
@@ -256,15 +256,15 @@ class Snapshot:
         return find_tpu(node, listed)[0] if is_listed else NOT_LISTED
 
     def with_listing(self, listed: Sequence[ObservedTpu], listed_at: float) -> Snapshot:
-        """Return a copy with one more list: the TPUs in the API at ``listed_at`` (unix seconds)."""
+        """Return a copy with one more list: the TPUs that the API listed at ``listed_at``."""
         return replace(self, listings=(*self.listings, tuple(listed)), listed_at=listed_at)
 
 
 def _worst_health(healths: Iterable[str]) -> str:
-    """Return the worst health; empty if ``healths`` is empty.
+    """Return the worst health of a run's TPUs; empty if it has none.
 
     From worst to best: UNHEALTHY_MAINTENANCE, other values that begin with UNHEALTHY, other values,
-    an empty value.
+    an empty value (unknown).
     """
 
     def badness(health: str) -> tuple[bool, bool, bool]:

@@ -54,7 +54,8 @@ def run_process(
                     return process.wait(CHECK_EVERY_S), ""
                 if reason := reason_to_stop():
                     return end_tree(process), reason
-        except BaseException:  # includes KeyboardInterrupt and the timeout of an Ansible task
+        except BaseException:
+            # BaseException includes KeyboardInterrupt and the timeout of an Ansible task.
             end_tree(process)
             raise
 

@@ -33,10 +33,10 @@ class RecordLaunchResult:
         is_recorded: whether the launch was recorded, so that it may start. With ``check``, whether
             it would be.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the last attempt, if nothing was recorded and the last launch has the same
-            LaunchSpec.definition(); else 0. If that attempt has a done marker, the run is done
-            already.
-        finished_launch: when that attempt was launched, in unix seconds; 0 if unknown.
+        finished_attempt: the recorded attempt whose done marker would show that this launch is done
+            already: the last one, if nothing was recorded and the last launch has the same
+            LaunchSpec.definition(); else 0.
+        finished_launch: when ``finished_attempt`` was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.
     """
 
@@ -235,7 +235,8 @@ def change_desired_state(
             if not check:
                 after = store.change(run, before.generation, changes, Event(_EVENTS[desired_state]))
         record = after.fields() if after else {}
-        record |= changes  # with ``check``, show the changes that were not written
+        # With ``check``, the record has not been written, but the result shows the changes.
+        record |= changes
         needs_names = before is None and desired_state is not DesiredState.DONE
         return {
             "changed": bool(changes),

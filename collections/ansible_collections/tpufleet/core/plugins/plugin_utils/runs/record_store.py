@@ -32,10 +32,10 @@ def after_change(
     fields: Mapping[str, Any],
     event: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the record with changed fields, its next generation, and the event in its history.
+    """Return a copy of the record with new values of ``fields`` and the next generation.
 
-    ``generation`` is the record's generation when the caller read it; 0 if there was no record. If
-    ``event`` is empty, the history does not change.
+    ``event`` is added to the history of the copy unless it is empty. ``generation`` is the record's
+    generation when the caller read it; 0 if there was no record.
 
     Raises RecordConflictError if the record is not at ``generation``.
     """
@@ -139,7 +139,7 @@ class RecordFolder(RecordStore):
     def runs(self) -> list[str]:
         """Return the names of the runs that have a record."""
         try:
-            # Not Path.glob, which returns nothing for a directory that can't be read.
+            # iterdir() fails if the directory can't be read; glob() would return no names.
             names = [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
             return []

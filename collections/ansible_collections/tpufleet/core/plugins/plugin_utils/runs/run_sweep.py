@@ -146,6 +146,6 @@ def yaml_error_text(error: yaml.YAMLError) -> str:
 def fix_text(path: Path, name: str = "sweep") -> str:
     """Return the end of an error about an invalid file: how to fix it and launch again.
 
-    ``name`` is the variable that names the file.
+    ``name`` is the Ansible variable that has ``path`` as its value.
     """
     return f"Fix it, then run: ansible-playbook train.yml -e {name}={path}"

@@ -246,7 +246,7 @@ def cause_text(cause: Cause) -> str:
             return process_line(process_of(cause))
         return _CAUSES[cause.code].format_map(cause.values)
     except (KeyError, ValueError, TypeError):
-        # The run record has invalid values for this code, so another program wrote them.
+        # Values in the run record do not fit the sentence for this code: show only the code.
         return cause.code.value
 
 

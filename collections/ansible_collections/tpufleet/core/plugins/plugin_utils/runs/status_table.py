@@ -50,8 +50,8 @@ def run_status(
         record_result: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.
         run: if set, only this run is included.
-        tpu: the only TPU for the key ``wanted``, and for the wanted runs whose TPU is not READY;
-            empty for all TPUs.
+        tpu: if set, the key ``wanted`` names only runs of this TPU, and wanted runs of other TPUs
+            that are not READY are left out.
         zones: the zones of the inventory (``-``: all).
         unreachable: the zones of the inventory that did not answer.
     """
@@ -123,8 +123,8 @@ def run_fields(run: RunStatus) -> dict[str, Any]:
 def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
     """Return a worker's status as fields of the JSON output.
 
-    With a process, these include the fields of the process. Without one, they include the error in
-    the worker's answer, if any.
+    These include the fields of the worker's process. If it has no process, they include the error
+    with which run_info failed on it, if any.
     """
     text = worker_text(worker)
     fields = {"worker": worker.worker, "state": text, "text": text}

@@ -28,7 +28,7 @@ MAX_ARCHIVED_PER_CALL = 100
 class UnusableRecord:
     """A record that cannot be read or is invalid.
 
-    ``name`` may be any string; ``error`` is one line.
+    ``name`` is the name of its file without ``.json``; it may be any string. ``error`` is one line.
     """
 
     name: str

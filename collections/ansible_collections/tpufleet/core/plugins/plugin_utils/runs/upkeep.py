@@ -187,7 +187,7 @@ def prune(
 def _unneeded(
     releases: Path, cached: Mapping[str, float], records: Records, now: float
 ) -> list[str]:
-    """Return the releases to delete; set the modification time of those that runs need."""
+    """Return the releases to delete; set the modification time of needed ones to ``now``."""
     if records.unusable:
         return []
     for record in records.usable.values():
