@@ -75,12 +75,12 @@ def find(
     requests: Sequence[QueuedResource] = (),
     known: bool = False,
 ) -> list[Node]:
-    """Return a list with the one TPU of this name in the zone; an empty zone means any zone.
+    """Return the TPU of this name in the zone, as a list of one TPU or none.
 
-    ``requests`` are the queued resources of this name that have no TPU. ``known`` says whether the
-    name is in the fleet file. If there is no such TPU, returns an empty list if ``known`` is set or
-    ``requests`` is not empty, else raises NotConfigured. Also raises NotConfigured if several zones
-    have a TPU or queued resource of this name.
+    An empty zone means any zone. ``requests`` are the queued resources of this name that have no
+    TPU. ``known`` says whether the name is in the fleet file. Raises NotConfigured if there is
+    neither such a TPU nor such a queued resource and the name is not in the fleet file, or if
+    several zones have a TPU or queued resource of this name.
     """
     nodes = list(nodes)
     matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]
