@@ -318,7 +318,8 @@ def tpu_state_of(
 ) -> str:
     """Return the state of the TPU in a run record.
 
-    A TPU without hosts is GONE if ``is_listed`` is true for all its zones, else NOT_LISTED.
+    A TPU without hosts is GONE if the inventory lists all its zones (``is_listed``), else
+    NOT_LISTED.
     """
     zones = [str(node.get("zone")) for node in record.get("nodes") or ()]
     missing = GONE if all(map(is_listed, zones)) else NOT_LISTED
