@@ -65,8 +65,8 @@ def _decide_wanted(situation: Situation) -> Decision:
         tpu_state = Cause.of(CauseCode.TPU_STATE, tpu_state=observed.tpu_state)
         return situation.stay(RunState.WAITING_FOR_TPU, tpu_state)
     if _was_recreated(situation):
-        # The memory still has the delay before the next try to create the TPU, but this must not
-        # delay the launch of the run.
+        # The TPU exists again, so forget the delay before the next try to create it: the launch of
+        # the run must not wait.
         situation = situation.with_memory(situation.memory.without_wait())
     process_count = len(observed.processes)
     if process_count < observed.workers:
@@ -135,10 +135,10 @@ def decide_active(situation: Situation) -> Decision:
 
 
 def _seconds_since_unseen_launch(situation: Situation) -> float | None:
-    """Return the seconds since a recent launch if a worker reports an earlier attempt, else None.
+    """Return the seconds since the launch if a worker has not reported it yet, else None.
 
-    Such a worker reported its state before the launch reached it, so the report says nothing about
-    the new attempt. A launch is recent for LAUNCH_S seconds.
+    Such a worker reports an earlier attempt, because its state was read before the launch reached
+    it. Returns None, too, if the launch was more than LAUNCH_S seconds ago.
     """
     record = situation.record
     is_earlier = any(process.attempt < record.attempt for process in situation.observed.processes)
@@ -151,11 +151,12 @@ def _seconds_since_unseen_launch(situation: Situation) -> float | None:
 def decide_partly_ended(situation: Situation) -> Decision:
     """Decide about a run that is active on only some of its workers.
 
-    After ``limits.settle`` seconds in this state, restart the run, or replace the TPU if the same
-    worker has been the first to fail too often. If all inactive processes are done, the limit is
-    ``limits.heartbeat``, because the active ones may be saving the last checkpoint. The seconds
-    count from the first pass that observed this state. Times that workers report do not count: a
-    worker's clock may be wrong, and its last process may be of an earlier attempt.
+    After ``limits.settle`` seconds, restart the run, or replace its TPU if the same worker has
+    been the first to fail too often. If all inactive processes are done, wait for
+    ``limits.heartbeat`` seconds instead, because the active ones may be saving the last checkpoint.
+
+    The wait begins with the first pass that observed this state. The end times that workers report
+    are not used: a worker's clock may be wrong, and its last process may be of an earlier attempt.
     """
     active = [process for process in situation.observed.processes if process.is_active]
     ended = [process for process in situation.observed.processes if not process.is_active]
@@ -218,9 +219,12 @@ def _seconds_since_unfinished_launch(
 ) -> float | None:
     """Return the seconds since the launch if that launch may still start processes, else None.
 
-    The launch can start no more processes if it began more than LAUNCH_S seconds ago, if all
-    processes have ended, if one has ended for another reason than a failed rendezvous, or if the
-    watch itself has tried to launch the run (``memory.tries``). ``ended`` has the ended processes.
+    Returns None if
+
+    - the launch began more than LAUNCH_S seconds ago,
+    - the watch itself has tried to launch the run (``memory.tries``),
+    - all processes of the run have ended (``ended`` lists those that have), or
+    - a process has ended for another reason than a failed rendezvous.
     """
     observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at
@@ -261,11 +265,11 @@ def refused_process(situation: Situation) -> ProcessStatus | None:
 def first_ended(situation: Situation) -> ProcessStatus | None:
     """Return the process of the last attempt that ended first; None if none has ended.
 
-    Processes that are done, or that ended because of a peer, are ignored if any other process has
-    ended. If none has, the result is the peer that the ended processes report as the cause. That
-    peer may even be active, on a worker that has lost its connection. If the ended processes report
-    no peer of the run, the result is the first of them. A process whose end time is unknown counts
-    as the last.
+    Processes that are done, or that ended because of a peer, are ignored. If no other process has
+    ended, the result is the peer that the ignored processes report as the cause; this peer may even
+    be active, on a worker that has lost its connection. If they report no peer of the run, the
+    result is the ignored process that ended first. A process whose end time is unknown counts as
+    the last.
     """
     ended = ended_processes(situation)
     failed_processes = [
@@ -284,9 +288,9 @@ def _worker_to_blame(situation: Situation) -> str:
 
     If a worker is blamed too often, its TPU is deleted. Therefore nobody is blamed if any process
 
-    - ended for a reason in NOT_BLAMED, unless it saved because another process had crashed,
+    - ended for a reason in NOT_BLAMED, unless it saved a checkpoint because a peer had crashed,
     - ended at an unknown time, or
-    - is LOST, because its worker no longer has the attempt,
+    - is LOST: its worker does not know how it ended,
 
     or if the process that ended first names a cause (``peer``) that is not a worker of the run.
     """

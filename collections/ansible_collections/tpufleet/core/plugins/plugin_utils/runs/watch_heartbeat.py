@@ -87,8 +87,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # put() replaces a document only if its field ``generation`` has the given value. A
-        # heartbeat has no such field, which counts as 0, so pass 0 to replace any heartbeat.
+        # put() replaces a document only if its field ``generation`` has the given value. Heartbeats
+        # lack this field, which counts as 0, so the value 0 always replaces the stored heartbeat.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(
@@ -99,8 +99,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
 def read_heartbeats(fleet_state: str, api: Mapping[str, Any]) -> tuple[Heartbeat, ...]:
     """Return every controller's last heartbeat, newest first; skip invalid documents.
 
-    Raises HeartbeatError if the documents can't be listed, or if there are some but none is usable
-    and at least one can't be read.
+    Raises HeartbeatError if the documents can't be listed, or if one can't be read and no other is
+    valid.
     """
     heartbeats: list[Heartbeat] = []
     read_error: RecordError | None = None

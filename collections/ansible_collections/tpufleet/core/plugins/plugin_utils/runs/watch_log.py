@@ -13,11 +13,14 @@ from ...module_utils.cloud.errors import one_line
 
 
 class WatchLog:
-    """A log that shows each line and, unless ``quiet``, appends it to the file ``path``."""
+    """A log that shows each line on the terminal and appends it to the file ``path``.
+
+    If ``quiet`` is set, lines are shown, but not written to the file.
+    """
 
     def __init__(self, path: Path, quiet: bool) -> None:
-        # Make the path absolute, because log lines name files beside the log, and a reader of these
-        # lines need not be in the current directory.
+        # Make the path absolute: log lines name files beside the log, and users must find these
+        # files from any directory.
         self._path, self._quiet = path.expanduser().absolute(), quiet
         self._lock = threading.Lock()
         if not quiet:

@@ -83,7 +83,7 @@ class Memory:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Memory:
-        """Parse the field ``watch`` of a record; missing and invalid values get the default."""
+        """Parse the field ``watch`` of a run record; missing and invalid values get defaults."""
         values = {
             field.name: stored[field.name]
             for field in fields(cls)
@@ -110,8 +110,8 @@ class Memory:
     def with_step(self, step: int, is_active: bool) -> Memory:
         """Return the memory after an attempt has finished ``step``.
 
-        A step above ``best_step`` is progress, so it resets all failure counts except
-        ``preemptions``. If the run is active, it also resets ``tries`` and ``not_before``.
+        A step above ``best_step`` is progress: it sets all counts of failures except
+        ``preemptions`` to 0 and, if the run is active, ``tries`` and ``not_before``, too.
         """
         if step <= self.best_step:
             return self

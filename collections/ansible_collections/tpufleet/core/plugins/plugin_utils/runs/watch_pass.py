@@ -69,7 +69,7 @@ class RunOutcome:
         return f"run {self.run}: {pass_text(self.state, self.causes, action, self.error)}"
 
     def without_action(self, *causes: Cause) -> RunOutcome:
-        """Return this outcome without the action, and with the given causes."""
+        """Return the outcome if the decided action is not carried out, because of ``causes``."""
         return replace(self, action=Action.NOTHING, causes=causes)
 
     def with_error(self, error: str) -> RunOutcome:
@@ -229,8 +229,8 @@ class WatchPass:
         """Launch the run on its recreated TPU; return the outcome.
 
         If the TPU is still being created, the next pass launches the run. ``act`` carries out an
-        action on the run and returns the error; ``outcome`` and ``error`` are the results of the
-        recreation.
+        action on the run and returns an error message, "" if it succeeded. ``outcome`` and
+        ``error`` are the outcome and the error message of the TPU's recreation.
         """
         observed = self._list_again(snapshot).of(record)
         if observed.tpu_state == READY and not error:
@@ -249,9 +249,10 @@ class WatchPass:
     def _add_event(
         self, record: RunRecord, snapshot: Snapshot, fence: int, kind: EventKind
     ) -> None:
-        """Add a setup event to the history if the record still has the fencing number ``fence``.
+        """Record in the run's history that the setup of the workers has started or is done.
 
-        A failure is only logged, because the launch does not need the event; only goodput does.
+        Does nothing if the record has another fencing number than ``fence``. A failure is only
+        logged, because only goodput needs the event.
         """
         try:
             stored = self.store.read(record.run)
@@ -292,7 +293,7 @@ class WatchPass:
         try:
             return self._outdated(record, snapshot) is None
         except CloudError:
-            return False  # the API did not answer; the next pass asks again
+            return False  # unknown, because the API did not answer; the next pass checks it again
 
     def _list_again(self, snapshot: Snapshot) -> Snapshot:
         listed_at = self.clock()
@@ -305,9 +306,9 @@ class WatchPass:
         fields: Mapping[str, Any],
         event: Event | None = None,
     ) -> bool:
-        """Store ``fields`` and what the watch must remember after a decision in the run record.
+        """Store ``fields`` and the decision's memory for the next pass in the run record.
 
-        Adds one event to the run's history: the decision if it is new, else ``event``, if any.
+        Adds one event to the run's history: the decision if it is new, otherwise ``event``, if any.
         Returns False if the record was changed since it was read.
         """
         memory = decision.memory.fields()
