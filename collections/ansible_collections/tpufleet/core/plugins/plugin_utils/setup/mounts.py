@@ -21,7 +21,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 )
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SHARE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-# names of buckets (https://cloud.google.com/storage/docs/buckets#naming)
+# Valid bucket names: https://cloud.google.com/storage/docs/buckets#naming
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*){0,30}")
 _DISK = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -223,12 +223,12 @@ def mount_units(
 
 
 def _mounts_above(unit: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe the mounts above ``unit``: those whose path contains its path.
+    """Describe the mounts at parent directories of the path of ``unit``.
 
-    The description is written into the unit's file. A change of a mount above therefore changes
-    this file, too, and setup unmounts the unit first. Otherwise a new mount above would hide it.
+    The description is written into the file of ``unit``, so that a changed parent mount changes
+    this file, too. Setup then unmounts ``unit`` first; otherwise, the new parent would hide it.
 
-    Raises AnsibleFilterError if a mount above is a network file system.
+    Raises AnsibleFilterError if a parent mount is a network file system.
     """
     above = [other for other in units if unit["path"].startswith(f"{other['path']}/")]
     for other in above:
@@ -242,12 +242,13 @@ def _mounts_above(unit: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -
 
 
 def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
-    """Return the ``device`` of a data disk and the names of its systemd ``units``.
+    """Return a data disk's ``device`` and the names of the systemd ``units`` that mount it.
 
     Args:
         entries: the value of ``mounts`` of a worker.
         disk: the disk's name.
-        device: the device to return; empty for the device according to ``mounts``.
+        device: the path of the disk's device file; if empty, the path that ``entries`` set, or the
+            disk's default path.
 
     Raises AnsibleFilterError.
     """
@@ -264,7 +265,7 @@ def disk_mounts(entries: object, disk: str, device: str = "") -> dict[str, Any]:
 
 
 def _check_listed(mount: Mount, fleet: Sequence[object]) -> None:
-    """Raise AnsibleFilterError if no entry of ``tpu_fleet`` has the disk."""
+    """Raise AnsibleFilterError if no entry of ``tpu_fleet`` has the disk of ``mount``."""
     listed = set()
     for entry in fleet:
         disks = entry.get("data_disks") if isinstance(entry, Mapping) else None

@@ -66,7 +66,7 @@ class Sources:
 
     @property
     def constraints(self) -> tuple[Path, ...]:
-        """Lock files whose versions must be used: tpufleet's; none if ``requirements`` is set."""
+        """Lock files whose versions must be used: tpufleet's, unless ``requirements`` is set."""
         return () if self.requirements else (self.project_lock,)
 
     def digest(self) -> str:
@@ -199,7 +199,7 @@ def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: boo
     digest = sources.digest()
     with tempfile.TemporaryDirectory() as scratch:
         new_lock = Path(scratch) / lock.name
-        if not upgrade:  # uv prefers the versions that its output file already has
+        if not upgrade:  # uv keeps versions that its output file has, so write the old ones to it
             earlier_locks = [lock] if lock.is_file() else sources.preferred
             new_lock.write_text(
                 "\n".join(path.read_text(encoding="utf-8") for path in earlier_locks)
@@ -230,7 +230,7 @@ def _compile(sources: Sources, output: Path, env: Mapping[str, str], upgrade: bo
     try:
         result = subprocess.run(
             [*command, str(sources.file), "-"],
-            cwd=sources.file.parent,  # paths in a requirements file are relative to it
+            cwd=sources.file.parent,  # relative paths in the requirements file start here
             env=variables,
             input="\n".join(sources.extras),
             capture_output=True,
