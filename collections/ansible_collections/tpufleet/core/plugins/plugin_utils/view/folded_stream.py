@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .folded_names import folded
 
-#: Seconds that a line waits for the same line of other workers, which are read one after another.
+#: Maximum seconds to hold a line back, until workers that are read later send the same line.
 HOLD_SECONDS = 3.0
 
 

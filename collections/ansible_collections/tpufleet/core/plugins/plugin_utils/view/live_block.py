@@ -47,7 +47,7 @@ def fit(lines: Sequence[str], columns: int, rows: int, fill: bool = False) -> li
     """Return the lines that fit into a terminal, each cut to its width.
 
     The last column stays free. At most half of the rows are used, with ``fill`` all but two. If not
-    all lines fit, the last returned line says how many there are.
+    all lines fit, the last returned line has the total number of ``lines``.
     """
     max_lines = max(1, rows - 2 if fill else min(rows // 2, rows - 2))
     fitting_lines = (

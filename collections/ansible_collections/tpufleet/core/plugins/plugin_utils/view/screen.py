@@ -15,7 +15,7 @@ from .live_block import LiveBlock
 REDRAW_EVERY_S = 0.2
 #: Without a terminal, progress is printed if nothing else was printed for this many seconds.
 QUIET_S = 9.0
-#: Without a terminal, texts about one task or one role are joined on one line up to this length.
+#: Without a terminal, texts about the same task or role share a line of at most this length.
 MAX_LINE_CHARS = 110
 
 
@@ -41,11 +41,11 @@ class Screen:
         Args:
             display: Ansible's display object.
             terminal: the stream to draw on; None for a pipe or a file.
-            live_lines: returns the lines of the live block at a monotonic time; empty to show no
-                block.
-            brief_progress: returns two texts for output without a terminal: the task, with which a
-                line begins, and its progress at a monotonic time, which is appended to this line.
-                Returns None to print the ``live_lines`` instead.
+            live_lines: takes a monotonic time and returns the lines of the live block; without
+                lines, no block is shown.
+            brief_progress: takes a monotonic time and returns two texts for output without a
+                terminal: the task, which begins a line, and the task's progress, which is appended
+                to this line. If it returns None, the ``live_lines`` are printed instead.
             store_progress: stores a progress message for ``live_lines``; returns False if no task
                 runs.
         """
@@ -147,8 +147,8 @@ class Screen:
 
     def _print_progress(self) -> None:
         now = time.monotonic()
-        # If self.fill is set, the progress message has several lines, and display() has already
-        # printed it.
+        # If self.fill is set, there is nothing to print: display() has already printed the progress
+        # message, because it has several lines.
         if self.fill or now - self._last_output < QUIET_S or not (lines := self._live_lines(now)):
             return
         self._last_output = now
@@ -189,8 +189,9 @@ def _signals_blocked() -> Iterator[None]:
     """Delay SIGINT and SIGTERM while a worker process prints from its main thread.
 
     To print, the worker process takes the lock of Ansible's result queue. The main process takes
-    the same lock before it ends. If a worker process died while it held the lock, ansible-playbook
-    would therefore hang after CTRL+C. Other threads, task results and warnings are not protected.
+    the same lock before it ends, so ansible-playbook would hang after CTRL+C if a worker process
+    died with the lock. This can still happen while a worker process prints from another thread, or
+    sends a result or a warning.
     """
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

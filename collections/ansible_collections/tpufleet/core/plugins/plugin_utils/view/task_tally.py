@@ -11,7 +11,7 @@ from .folded_names import folded, natural_order, stem_of
 OK, CHANGED, SKIPPED = "ok", "changed", "skipped"
 FAILED, UNREACHABLE, IGNORED = "failed", "unreachable", "ignored"
 _ITEMS_SHOWN = 3
-#: Ansible's messages without the cause of a failure, which is in stderr or stdout of the task.
+#: Ansible's error messages that do not say the cause, which is then in the task's stderr or stdout.
 _WITHOUT_CAUSE = ("non-zero return code", "MODULE FAILURE", "Module failed")
 #: The prefix that Ansible puts before a playbook's message about a missing variable.
 _MANDATORY = "The filter plugin 'ansible.builtin.mandatory' failed: "
@@ -45,9 +45,9 @@ class TaskTally:
     def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
         """Return the lines to print when the task has ended, for changes and ignored errors.
 
-        Each line is (outcome, (label, task, hosts)): an outcome and three texts to print. ``label``
-        describes the outcome, and ``hosts`` are the hosts that have it. ``check`` is whether
-        Ansible is in check mode.
+        Each line is (outcome, (label, task, hosts)), of which the three inner texts are printed:
+        ``label`` describes the outcome, and ``hosts`` names the hosts that have it. ``check`` is
+        whether Ansible is in check mode.
         """
         kinds = (
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
