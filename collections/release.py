@@ -99,7 +99,7 @@ def check(place: Path, env: dict[str, str]) -> list[str]:
 
 
 def installed(artefact: Path, place: Path) -> dict[str, str]:
-    """Install the archive into ``place``; return an environment without other collections."""
+    """Install the archive into ``place``; return the environment in which Ansible finds it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
     env |= {"ANSIBLE_COLLECTIONS_PATH": str(place), "ANSIBLE_HOME": str(place / "home")}
     galaxy = ("ansible-galaxy", "collection", "install", "--offline", "--no-deps")
@@ -116,7 +116,8 @@ def _copy_known(source: Path, target: Path) -> None:
             raise ReleaseError(f"{name}: tracked by git, but missing. See: git status")
         place = target / file.relative_to(source) if file != source else target
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)  # keeps the file's mode; replaces a link by its target
+        # copy() keeps the file's mode, and copies the target of a link instead of the link.
+        shutil.copy(file, place)
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

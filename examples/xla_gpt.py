@@ -130,7 +130,8 @@ def train(args: argparse.Namespace) -> None:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(batch[:, :-1]).mT, batch[:, 1:])
         loss.backward()
-        xm.optimizer_step(optimizer)  # averages the gradients of all processes first
+        # optimizer_step() first averages the gradients of all processes.
+        xm.optimizer_step(optimizer)
         torch_xla.sync()
         step += 1
         if step % EVERY:
