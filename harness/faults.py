@@ -141,7 +141,7 @@ def _bucket_gone(run: DisturbedRun) -> None:
 def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
     """Return a function that cuts a worker off just before a playbook relaunches the run.
 
-    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml, which a timer may run, too.
+    ``playbook`` is playbooks/watch.yml or playbooks/restart.yml.
     """
 
     def inject(run: DisturbedRun) -> None:
@@ -239,13 +239,16 @@ def _truncated(run: DisturbedRun) -> None:
 
 
 def _damaged_objects(run: DisturbedRun) -> set[tuple[str, str]]:
-    """Return name and generation of each object of the checkpoints that are marked as damaged."""
+    """Return name and generation of each object in the run's damaged checkpoints."""
     objects = run.objects(f"checkpoints/{run.run}/")
     return {(item["name"], item["generation"]) for item in objects if ".damaged/" in item["name"]}
 
 
 def _not_shared(run: DisturbedRun) -> None:
-    """Stop the run, check that no run with unshared checkpoints can be launched, and restart it."""
+    """Check that a run whose checkpoints the workers do not share can't be launched.
+
+    During the check, ``run`` is stopped.
+    """
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()

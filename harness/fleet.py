@@ -101,9 +101,9 @@ class Fleet:
         return {name: group.get("hosts", []) for name, group in listing.items() if name != "_meta"}
 
     def status(self, run: str, scratch: Path) -> dict[str, dict[str, Any]]:
-        """Return, by worker, the entries for a run in the JSON that status.yml writes.
+        """Return each worker's status of a run, from the JSON file that status.yml writes.
 
-        ``scratch`` is a directory for that JSON file.
+        ``scratch`` is a directory for this file.
         """
         file = scratch / "status.json"
         self.must_play("playbooks/status.yml", "-e", f"status_json={file}")
@@ -179,7 +179,7 @@ class Fleet:
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except BaseException:
-                kill_tree(process.pid)  # otherwise Ansible's child processes keep running
+                kill_tree(process.pid)  # also ends Ansible's child processes
                 raise
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 

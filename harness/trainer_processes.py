@@ -93,7 +93,7 @@ class Attempt:
             clean_environment()
             | cache_variables(self._compile_cache)
             | {
-                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # as in a launch on a fleet
+                "JAX_ENABLE_PREEMPTION_SERVICE": "false",  # a launch on a fleet sets it, too
                 "TPUFLEET_RUN": "test",
                 "TPUFLEET_RUN_DIR": str(run_dir),
                 "TPUFLEET_CHECKPOINTS": str(

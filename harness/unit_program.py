@@ -1,4 +1,7 @@
-"""Files and command to run the program of a run's systemd unit (roles/run/files/attempt) here."""
+"""Files and command for a test of the program that a run's systemd unit runs.
+
+The program is roles/run/files/attempt.
+"""
 
 import json
 import os
@@ -13,10 +16,10 @@ from harness.playbooks import ROOT
 def unit_program(
     directory: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Create the run ``mine`` in ``directory``; return the command and environment of its unit.
+    """Create the files of the run ``mine`` in ``directory``; return its unit's command and env.
 
-    ``launch`` is the content of launch.json. If ``launch`` is empty, the content is made from the
-    launch ``spec``, the number of the process and the name of its environment ``python_env``.
+    ``launch`` is the content of the run's launch.json. If ``launch`` is empty, the content is made
+    from ``spec``, ``process_id`` and ``python_env``, the name of the process's environment.
     """
     for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
         (directory / folder).mkdir(parents=True)

@@ -30,7 +30,7 @@ LAUNCH: dict[str, Any] = {
 
 
 def launch_fields(run: str = "mine", **fields: Any) -> dict[str, Any]:
-    """Return those fields of a run record that describe a launch; ``fields`` replaces some."""
+    """Return the fields of a run record that describe a launch, some replaced by ``fields``."""
     return {**LAUNCH, "checkpoints": f"gs://bucket-of-ours/checkpoints/{run}"} | fields
 
 
