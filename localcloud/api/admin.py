@@ -110,13 +110,16 @@ class Admin(Methods):
         return self._faults.show()
 
     def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
-        """Call ``Faults.change`` with the request body and ``add``; return all active faults."""
+        """Replace the API's faults or, with ``add``, add faults; return all active faults.
+
+        For the request body see ``Faults.change``.
+        """
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()
 
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults of the API, and all of workers except power off.
+        """End all faults of the API and of workers; workers that are powered off stay off.
 
         Returns the API's active faults, as ``_change_faults`` does: an empty list of each kind.
         """

@@ -274,8 +274,9 @@ class Frame:
 class Collection:
     """Base class of the handlers of stored resources of one kind."""
 
-    #: The resources' kind in JSON and in paths (``disk``), and the fields that lists can select by.
+    #: The resources' kind in JSON and in paths (``disk``).
     kind: str
+    #: The fields that the ``filter`` of a list request can use.
     fields: tuple[str, ...]
 
     def __init__(self, frame: Frame) -> None:
@@ -317,7 +318,7 @@ class Collection:
 
 
 def _path(scope: str, kind: str) -> str:
-    """Return the path, below the project, of the collection of all resources of a kind.
+    """Return the path, within the project, of the collection of a scope's resources of a kind.
 
     ``scope`` is "" for the kinds ``zone`` and ``region``, whose collections are in no scope.
     """
@@ -346,7 +347,7 @@ def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping
 
 
 def _created(item: Mapping[str, Any]) -> str:
-    """Return an item's creation time; "" if it has none, such as a zone."""
+    """Return an item's creation time; "" for an item without one, such as a zone."""
     return item.get("creationTimestamp") or item.get("insertTime", "")
 
 

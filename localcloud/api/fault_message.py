@@ -43,7 +43,7 @@ class Fault:
 
     ``remaining`` is how often it can still occur; None means without limit. ``started_at`` is a
     time on the clock time.monotonic(). ``details`` are the fields that are specific to its kind.
-    ``draws`` counts the random draws by method.
+    ``draws`` counts the random choices of a ``mix`` fault by method.
     """
 
     method: str

@@ -75,9 +75,9 @@ class Faults:
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
-        """Return the error with which an injected fault ends a call's operation, or None.
+        """Return the error with which a call's operation must fail because of a fault, or None.
 
-        If there is such a fault, counts one occurrence of it.
+        Counts one occurrence of this fault.
         """
         with self._lock:
             for fault in self._matching("outcomes", zone, method)[:1]:
@@ -89,7 +89,7 @@ class Faults:
     def shortage(self, zone: str, accelerator: str, *, count: bool = False) -> str:
         """Return why a zone has no capacity for an accelerator type, or "" if it has capacity.
 
-        If ``count`` is true, counts a shortage as one occurrence of its fault.
+        If ``count`` is true, a shortage counts as one occurrence of the fault that causes it.
         """
         with self._lock:
             for fault in self._matching("capacity", zone):
@@ -113,7 +113,7 @@ class Faults:
     def boot_delay(self, worker: str, zone: str) -> float:
         """Return by how many seconds the boot of a worker (``pod-w1``) must be delayed.
 
-        Counts a delay as one occurrence of its fault.
+        A delay counts as one occurrence of the fault that causes it.
         """
         with self._lock:
             for fault in self._matching("late", zone):
@@ -167,7 +167,11 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _draw_effect(fault: Fault, method: str) -> Effect:
-    """Return the effect of a ``mix`` fault on a method's next call, a random choice by its seed."""
+    """Return the effect of a ``mix`` fault on the next call of a method.
+
+    The effect is random, but reproducible: it depends only on the fault's seed, on the method and
+    on how often the method was called before during the fault.
+    """
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from localcloud.machines.interface import MachineError
 
 AFTER_AN_ERROR_S = 5.0
-# A step returns the seconds until it must run again, or None to run only after the next ``wake``.
+# A function that the reconcile loop calls. It returns in how many seconds the loop must call it
+# again; None: only after the next ``wake``.
 Step = Callable[[], float | None]
 
 
@@ -75,7 +76,7 @@ class Jobs:
     def run_each[Item](
         self, items: Sequence[Item], action: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
-        """Call ``action`` for each item, for several at once; return the error messages.
+        """Call ``action`` for each item, for several items at once; return the error messages.
 
         With ``give_up``, start no more items after a failure. Raises StoppingError if the server
         stops before all items are started.
@@ -130,10 +131,9 @@ class Jobs:
 
 
 class ReconcileLoop:
-    """A thread that runs all steps after each ``wake`` and whenever a step is due.
+    """A thread that runs all ``steps`` after each ``wake`` and whenever one of them is due.
 
-    A step is a function that returns after how many seconds it is due again; None: only after
-    ``wake``.
+    Each step returns the seconds until it is due again; None: only after ``wake``.
     """
 
     def __init__(self, steps: Sequence[Step], log: logging.Logger) -> None:

@@ -189,14 +189,15 @@ class Lifecycle:
         try:
             for name in self._machines.sweep(keep=self._nodes.machines()):
                 self._log.info("deleted the unknown machine %s", name)
-        except SweepError as error:  # do not fail: retry_sweep() will delete these machines
+        except SweepError as error:  # retry_sweep() will try to delete these machines again
             self._unknown_machines = tuple(error.failures)
         except Exception:
             self._log.exception("cannot delete unknown machines; the next start tries again")
         resumed = set()
         for operation in self._operations.running():
             if operation.collection == "nodes":
-                # An update boots no machines, so the checks below must boot those that are off.
+                # An update boots no machines, so the loop below must boot the node's machines if
+                # they are off.
                 if operation.verb != "update":
                     resumed.add(operation.uid)
                 self.begin(operation)
@@ -206,7 +207,7 @@ class Lifecycle:
             if node.state == "RESTARTING" and self._is_being_reset(node):
                 self.restart(node)
             elif node.preempt_at is not None:
-                continue  # preempt_due_nodes() handles the announced preemption
+                continue  # preempt_due_nodes() will preempt the node
             elif node.desired_state == RUN and not self._all_alive(node):
                 self._nodes.move(node.uid, ["READY", "TERMINATED"], "RESTARTING")
                 self._jobs.begin(self._revive, node)
@@ -261,7 +262,7 @@ class Lifecycle:
         return current is not None and current.cancel_requested
 
     def succeed(self, operation: Operation) -> None:
-        """End an operation, with its node as the response."""
+        """End an operation successfully; its response is its node."""
         message = stored(self._nodes.by_uid(operation.uid))
         self._operations.succeed(operation, {"@type": NODE_TYPE, **message})
 

@@ -24,7 +24,7 @@ FLAVOR = ("Metadata-Flavor", "Google")
 TOKEN_LIFE_S = 3600
 _RENEWED_BEFORE_S = 300
 _IDLE_S = 3600  # connection timeout: long, because a guest that waits for a change sends nothing
-_SETTLE_S = 0.02  # time from a change to the response, which also contains later changes
+_SETTLE_S = 0.02  # delay after a change, so that the response contains further changes, too
 
 
 class Changes:
@@ -37,7 +37,7 @@ class Changes:
 
     @property
     def count(self) -> int:
-        """Number of changes so far."""
+        """Number of state changes so far."""
         return self._count
 
     def add(self) -> None:
