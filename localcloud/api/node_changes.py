@@ -138,9 +138,9 @@ class NodeChanges(Methods):
         return self._project.answer("reservations", [], self._project.zones_of(call.names), "")
 
     def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
-        """Return an entry for each node of a queued resource.
+        """Return the name and uid of each node of a queued resource, without any maintenance.
 
-        No entry has upcoming maintenance, because the local cloud announces none.
+        On Google Cloud, the entries also have the upcoming maintenance of the nodes.
         """
         nodes = self._nodes_of_queued_resource(call)
         entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
@@ -181,7 +181,7 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
 
 
 def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the node's body, in which ``fields`` have their values from the body ``new``.
+    """Return the node's body with the values of ``fields`` replaced by those in ``new``.
 
     A field that is missing in ``new`` is removed.
     """

@@ -134,7 +134,7 @@ def is_spot(body: Mapping[str, Any]) -> bool:
 
 
 def read_node(value: Any, zone: str, version: Version) -> dict[str, Any]:
-    """Validate the Node of a request; return what is stored: the Node with default values.
+    """Validate the Node of a request; return it with default values, as it is stored.
 
     Raises HTTP 400 if the message is invalid.
     """
@@ -225,7 +225,7 @@ def _check_runtime(body: Mapping[str, Any], zone: str) -> None:
 
 
 def _with_defaults(fields: Mapping[str, Any], accelerator: catalog.Accelerator) -> dict[str, Any]:
-    """Return the fields of a requested node with Google's default values, except for networks."""
+    """Return the fields of a requested node with Google's defaults, except default networks."""
     account = {
         "email": catalog.DEFAULT_ACCOUNT,
         "scope": ["https://www.googleapis.com/auth/cloud-platform"],
@@ -253,7 +253,7 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
         return _in_v1(message)
     converted = select_fields(message, NODES[version])
     if version is Version.V2ALPHA1:
-        converted["apiVersion"] = "V2_ALPHA1"  # v2alpha1's ApiVersion has no value V2
+        converted["apiVersion"] = "V2_ALPHA1"  # the enum ApiVersion of v2alpha1 has no value V2
     return converted
 
 

@@ -179,7 +179,7 @@ class NodeTable(ZonalTable[Node]):
         return self._one("uid = (SELECT uid FROM workers WHERE address = ?)", address)
 
     def named(self, node_id: str) -> list[Node]:
-        """Return the nodes with this id in all zones."""
+        """Return the nodes with this id: at most one per zone."""
         return self._some("node_id = ? ORDER BY zone", node_id)
 
     def of_queued_resource(self, uid: int) -> list[Node]:
@@ -264,7 +264,7 @@ class NodeTable(ZonalTable[Node]):
         return [machine for (machine,) in rows]
 
     def _some(self, where: str, *values: object) -> list[Node]:
-        # One transaction: nothing changes between the queries for nodes and for their workers.
+        # Use one transaction, so that nothing changes between the queries for nodes and workers.
         with self._database.transaction():
             return super()._some(where, *values)
 

@@ -138,7 +138,10 @@ class OperationTable(ZonalTable[Operation]):
         return operation
 
     def of(self, uid: int, verb: str) -> Operation | None:
-        """Return the newest operation with ``verb`` on a node or queued resource, or None."""
+        """Return the newest operation on a node or queued resource, or None.
+
+        ``verb`` is the kind of the operation, such as ``create``; ``uid`` is the resource's uid.
+        """
         where = "uid = ? AND verb = ? ORDER BY create_time DESC, rowid DESC LIMIT 1"
         return self._one(where, uid, verb)
 

@@ -78,7 +78,10 @@ class Project:
     def find[Row](
         self, call: Call, collection: str, table: ZonalTable[Row], resource_id: str
     ) -> Row:
-        """Return a resource in the zone of the call's path; raise HTTP 404 if it does not exist."""
+        """Return the resource ``resource_id`` in the zone of the call's path.
+
+        Raises HTTP 404 if the resource does not exist.
+        """
         zone = self.zone_of(call.names)
         resource = table.get(zone, resource_id)
         if resource is None:
@@ -96,8 +99,8 @@ class Project:
         """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
 
         ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
-        message of an API version. ``is_shown`` selects the messages of the page to return,
-        so a page can have fewer than ``pageSize`` messages.
+        message of an API version. ``is_shown`` returns whether a message matches the request's
+        filter. Other messages are removed from the page, which then has fewer than ``pageSize``.
         """
         scope = self.zones_of(call.names)
         page = requested_page(f"{collection} in {call.names['zone']}", call.query)
@@ -109,10 +112,10 @@ class Project:
     def answer(
         self, key: str, items: Sequence[Any], scope: Scope, next_token: str
     ) -> dict[str, Any]:
-        """Return the response with one page of a list: ``{key[], nextPageToken, unreachable[]}``.
+        """Return the response with one page of a list: ``{KEY[], nextPageToken, unreachable[]}``.
 
-        ``items`` are the items of the page; ``scope`` has the unreachable zones. Empty fields are
-        omitted.
+        ``key`` is the name of the field with the page's ``items``, such as ``nodes``; ``scope`` has
+        the unreachable zones. Empty fields are omitted.
         """
         response: dict[str, Any] = {}
         if items:

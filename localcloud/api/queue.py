@@ -30,7 +30,8 @@ from localcloud.api.versions import Version
 from localcloud.machines.interface import Machines
 
 TYPE = Version.V2.type_url("QueuedResource")
-# Interval of capacity checks: an expiring fault frees capacity without waking the reconcile loop.
+# Seconds between capacity checks. A fault that simulates a lack of capacity does not wake the
+# reconcile loop when its time limit ends.
 RETRY_S = 1.0
 
 
@@ -235,13 +236,16 @@ class Queue:
         return True
 
     def _deletion_error(self, node: Node, since: str) -> str:
-        """Return the error of the node's newest deletion, if it began after ``since``, else ""."""
+        """Return the error of the node's newest deletion; "" if there is none.
+
+        Deletions that did not begin after the time ``since`` are ignored.
+        """
         deletion = self._operations.of(node.uid, "delete")
         error = deletion.error if deletion and deletion.create_time > since else None
         return str(error["message"]) if error else ""
 
     def _delete_nodes(self, nodes: Sequence[Node], since: str) -> None:
-        """Start deleting each deletable node, unless its deletion has failed after ``since``."""
+        """Start deleting each deletable node, except nodes that have a ``_deletion_error``."""
         for node in nodes:
             with self._database.transaction():
                 if self._deletion_error(node, since):

@@ -128,10 +128,10 @@ def _check_model(fields: Mapping[str, Any]) -> None:
 
 
 def run_end(body: Mapping[str, Any], created: float) -> float | None:
-    """Return when nodes created at ``created`` are terminated; None if there is no time limit.
+    """Return the time at which nodes are terminated, or None if their run duration is unlimited.
 
-    Times are in seconds since 1970. ``body`` is the queued resource's body. Raises HTTP 400 for an
-    invalid ``runDuration``.
+    ``created`` is when the nodes are created, ``body`` is the queued resource's body. Times are in
+    seconds since 1970. Raises HTTP 400 for an invalid ``runDuration``.
     """
     fields, path = body.get("runDuration", {}), "queuedResource.runDuration"
     if len(fields) > 1:

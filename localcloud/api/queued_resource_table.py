@@ -57,7 +57,7 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         valid: tuple[float | None, float | None],
         body: Mapping[str, Any],
     ) -> QueuedResource:
-        """Store a new queued resource in state CREATING; its name must be new in the zone.
+        """Store a queued resource in state CREATING; the zone must have none of this name yet.
 
         ``valid`` is the interval in which nodes may be created.
         """

@@ -44,7 +44,10 @@ class QueuedResources(Methods):
         return write(self._find_request(call), call.version)
 
     def _create(self, call: Call) -> Mapping[str, Any]:
-        """Store a queued resource; return the operation, which ends when the queue accepts it."""
+        """Store a queued resource in state CREATING; return the running operation.
+
+        The operation is done when ``Queue`` has moved the queued resource to its next state.
+        """
         zone = self._project.zone_of(call.names)
         field = "queuedResourceId"
         request_name = checked_request_name(field, call.query.get(field, ""))
@@ -70,8 +73,8 @@ class QueuedResources(Methods):
     def _delete(self, call: Call) -> Mapping[str, Any]:
         """Start deleting a queued resource; return the running operation.
 
-        The nodes of the queued resource are deleted too. Raises HTTP 400 if nodes exist, the state
-        is not in INACTIVE and the request lacks the query parameter ``force``.
+        The nodes of the queued resource are deleted too. If there are nodes, raises HTTP 400 unless
+        the state is one of INACTIVE or the query parameter ``force`` is true.
         """
         force, zone = _flag(call, "force"), self._project.zone_of(call.names)
         name = name_of("queuedResources", zone, call.names["request"])

@@ -44,7 +44,7 @@ from localcloud.machines.interface import Machines
 
 # The largest number of machines that are created, booted or deleted at the same time.
 PARALLEL = 4
-# How long a stopping server waits for running jobs.
+# How long a stopping server waits for its background jobs, such as the boot of a machine.
 GRACE_S = 8.0
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
@@ -76,7 +76,7 @@ class ApiServer:
         log: logging.Logger,
         resources: ExitStack,
     ) -> None:
-        """``resources`` is a stack that closes the ports, the database, the log and the lock."""
+        """Closing ``resources`` closes the ports, the database and the log, and frees the lock."""
         self._front = front
         self._metadata = metadata
         self._lifecycle = lifecycle
@@ -85,7 +85,7 @@ class ApiServer:
         self._log = log
         self._resources = resources
         self.routes = tuple(routes)
-        #: Connections to the port wait in its backlog until ``serve`` is called.
+        #: The API's port; connections to it wait in its backlog until ``serve`` is called.
         self.port: int = front.server_port
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.metadata_port: int | None = metadata.server_port if metadata else None
@@ -100,7 +100,8 @@ class ApiServer:
     def serve(self) -> None:
         """Serve requests until ``stop`` is called; then close.
 
-        The next server on this state directory resumes unfinished jobs.
+        Background jobs may be unfinished then; the next server with this state directory resumes
+        these jobs.
         """
         self._log.info("serving %s", self.endpoint)
         try:
