@@ -31,7 +31,7 @@ PACKAGES = (
     "libpam-systemd",
     "openssh-server",
     "python3",
-    "python3-apt",  # for Ansible's apt module; TPU VMs have this package too
+    "python3-apt",  # Ansible's apt module needs python3-apt; TPU VMs have it too
     "sudo",
     "systemd",
     "systemd-sysv",

@@ -15,7 +15,8 @@ from localcloud.machines import mounts
 from localcloud.machines.commands import run
 from localcloud.machines.interface import DataDisk
 
-PREFIX = "google-"  # Google's guest environment gives device names of disks this prefix, too
+# Prefix of the disks' device names, as in Google's guest environment.
+PREFIX = "google-"
 
 
 def attach(directory: Path, files: Path, disks: Collection[DataDisk]) -> None:

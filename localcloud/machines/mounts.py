@@ -18,7 +18,7 @@ def below(directory: Path) -> list[Path]:
         point = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split()[4]))
         if point.is_relative_to(directory):
             points.append(point)
-    # Mount points of the same depth: the latest first, because it may depend on earlier mounts.
+    # Among mount points of the same depth, put the latest first: it may depend on earlier ones.
     points.reverse()
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
 

@@ -19,7 +19,7 @@ from localcloud.machines import processes
 from localcloud.machines.commands import run
 
 RANGE = IPv4Network("198.18.0.0/15")
-# If all of RANGE is in use, an error suggests a subnet of this private network (RFC 1918).
+# Private network (RFC 1918). If all of RANGE is in use, an error suggests a subnet of _PRIVATE.
 _PRIVATE = IPv4Network("10.0.0.0/8")
 # The prefix length of a cloud's subnet: about 1000 machines per cloud, 128 clouds per host.
 PREFIX = 22
@@ -101,7 +101,8 @@ def down(cloud: LocalCloud) -> None:
     processes.end(_hosts_option(cloud), grace_s=2)
     for table in (cloud.nft_table, cloud.nft_external_table, cloud.nft_metadata_table):
         subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
-    # Delete the links explicitly: the kernel deletes those of a dead machine only after seconds.
+    # Delete the network links explicitly: the kernel deletes a dead machine's link only after
+    # seconds.
     ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
     for link in [*ports, cloud.bridge]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
@@ -265,7 +266,7 @@ def _start_name_server(network: Network) -> None:
         "--local-ttl=1",
         "--cache-size=1000",
         "--log-facility=-",
-        "--user=root",  # other users can't read the hosts file in the cloud's directory
+        "--user=root",  # only root can read the hosts file in the cloud's directory
     ]
     with log_file.open("a") as log:
         result = subprocess.run(command, stdout=log, stderr=log, check=False)

@@ -38,13 +38,13 @@ LINKS = "host0 eth0"
 OPEN_FILES = "1024:1048576"
 # The size of a TPU VM's boot disk; the disk's file is sparse.
 DISK_GIB = 100
-# The host's directory with copies of a machine's public host keys.
+# The subdirectory of a machine's directory on the host with copies of its public ssh host keys.
 HOST_KEYS = "host-keys"
 _DISK, _BALLAST = "disk", "ballast"
-# No RSA, because generating an RSA key takes too long.
+# Types of a machine's ssh host keys; without RSA, because generating an RSA key takes too long.
 _KEY_TYPES = ("ed25519", "ecdsa")
-# With --keep-unit, nspawn exits with 133 when the guest reboots (systemd-nspawn(1)), and must be
-# started again. On a host with systemd, RestartForceExitStatus= does that instead of this loop.
+# Loop that starts nspawn again when the guest reboots: with --keep-unit, nspawn then exits with 133
+# (systemd-nspawn(1)). On a host with systemd, RestartForceExitStatus= replaces the loop.
 _BOOT_LOOP = """
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift
 while :; do "$@"; code=$?; [ "$code" = 133 ] || exit "$code"; done
@@ -289,7 +289,7 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
         capture_output=True,
     )  # fmt: skip
     home = root / "home" / user
-    if not home.is_dir():  # a system user, such as root, has no home here
+    if not home.is_dir():  # a system user, such as root, has no directory in /home
         return
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh/authorized_keys").write_text(

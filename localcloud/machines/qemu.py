@@ -31,10 +31,11 @@ from localcloud.machines.nspawn import furnish, public_host_keys
 from localcloud.machines.qemu_image import FIRST_INIT, ROOT_UUID, SEED_SERIAL, QemuImage
 
 TOOLS = (qemu_program.PROGRAM, "qemu-img", "mke2fs")
-# Enough for an emulated boot on a busy host, even if the kernel crashes once and reboots.
+# Time limit of a boot: enough for an emulated CPU on a busy host, even if the kernel crashes once
+# and reboots.
 BOOT_DEADLINE_S = 900.0
 GREETING_S = 15.0
-# JAX with an Orbax save needs more than 1024 MiB.
+# Memory of a machine: JAX with an Orbax save needs more than 1024 MiB.
 MEMORY_MIB = 2048
 # mitigations=off: CPU mitigations are expensive under emulation, and a test kernel needs none.
 _KERNEL_LINE = (
@@ -199,7 +200,7 @@ class QemuMachines(HostMachines):
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _make_disk(file, gib=disk.size_gib)
-            # Only one machine uses a writable disk, so no other machine notices that it grows.
+            # Enlarging a writable disk is safe, because only this machine uses the disk.
             elif not disk.read_only:
                 grow(file, disk.size_gib)
             readonly = ",readonly=on" if disk.read_only else ""

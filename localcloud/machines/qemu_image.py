@@ -16,7 +16,8 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.machines import image
 
-DISK_GIB = 10  # the disk's file is sparse, so it uses less space on the host
+# Size of a machine's disk; the disk's file on the host is sparse and therefore smaller.
+DISK_GIB = 10
 ROOT_UUID = "6f0c9c1e-7c55-4f0e-9a53-64042c10cd00"
 SEED_SERIAL = "seed"
 FIRST_INIT = Path("/usr/local/lib/tpufleet-first-init")

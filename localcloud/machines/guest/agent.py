@@ -53,9 +53,9 @@ def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys`` file with ``keys`` instead of its marked keys.
+    """Return the lines of an ``authorized_keys`` file after replacing its marked keys by ``keys``.
 
-    A key is marked if the line before it is MARKER.
+    A key is marked if the line before the key is MARKER.
     """
     other_lines, is_marked = [], False
     for line in lines:
