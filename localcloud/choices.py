@@ -86,7 +86,8 @@ def _check_unchanged(
             retained = {
                 setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
             }
-            # Each kind of machine has its own default of mnt_shared, so drop the current value.
+            # If another kind of machine is requested, use its default of mnt_shared, because it may
+            # not support the current value.
             if "machines" in requested:
                 del retained["mnt_shared"]
             raise CloudError(

@@ -241,14 +241,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def port(text: str) -> int:
-    """Parse a port number; argparse's errors for other text contain the name of this function."""
+    """Parse a port number.
+
+    If ``text`` is not a number, argparse shows this function's name: "invalid port value".
+    """
     if not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"a port is a number from 1 to 65535 ({text})")
     return int(text)
 
 
 def subnet(text: str) -> IPv4Network:
-    """Parse a network with at least one address for a machine, and at most 65,536."""
+    """Parse the network for machines; it must have from 32 (/27) to 65,536 (/16) addresses."""
     network = IPv4Network(text)
     if not 16 <= network.prefixlen <= 27:
         raise argparse.ArgumentTypeError(f"a subnet needs a prefix from /16 to /27 ({text})")

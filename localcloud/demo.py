@@ -71,7 +71,10 @@ def command(*words: str) -> None:
 
 
 def run(shown: str, words: Sequence[str]) -> None:
-    """Print ``shown`` (what a user would type) and run ``words``. Raises DemoError if they fail."""
+    """Print ``shown`` (what a user would type) and run the command ``words``.
+
+    Raises DemoError if the command fails.
+    """
     print(f"  $ {shown}", flush=True)
     done = subprocess.run(words, cwd=PROJECT_ROOT, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:

@@ -17,7 +17,7 @@ PROGRAM = "python -m localcloud"
 
 
 def examples(*commands: str) -> str:
-    """Return the examples at the end of a help text."""
+    """Return the last part of a help text, which shows ``commands`` as examples."""
     return "examples:\n" + "".join(f"  {PROGRAM} {command}\n" for command in commands)
 
 
@@ -39,7 +39,8 @@ EXAMPLES = {
 }
 
 
-# For each action on a worker: its effect, the API method to call, and the fault to send.
+# For each action on a worker: its help text, the method of the local cloud's API that performs the
+# action, and the fault to name in the request, if any.
 _WORKER_ACTIONS = {
     "hang": ("freeze its machine, so that it does not respond", "inject", "hang"),
     "resume": ("end a hang: its processes continue", "clear", "hang"),
@@ -158,7 +159,7 @@ def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def node_path(zone: str | None, tpu: str) -> str:
-    """Return the local cloud's API path for a TPU; ``zone`` can be None if its name is unique."""
+    """Return the local cloud's API path for a TPU; ``zone`` can be None for a unique name."""
     location = f"locations/{zone}/" if zone else ""
     return f"/_localcloud/{location}nodes/{tpu}"
 

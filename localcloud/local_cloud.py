@@ -114,9 +114,9 @@ class LocalCloud:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace a file's content. Readers see the complete old text or the complete new text.
+    """Replace a file's content atomically.
 
-    This holds even if this process is killed.
+    Readers see the complete old or the complete new text, even if this process is killed.
     """
     partial = file.with_name(f"{file.name}.partial-{os.getpid()}")
     partial.write_text(text)

@@ -44,7 +44,8 @@ def read(cloud: LocalCloud) -> Settings:
             f"{cloud.settings} can't be read ({error.strerror}): another user started the cloud. "
             "Run the same command with sudo"
         ) from error
-    fields.pop("project", None)  # in files of earlier versions; the project is now a constant
+    # Files of earlier versions contain the project, which is now a constant.
+    fields.pop("project", None)
     return Settings(**fields)
 
 
