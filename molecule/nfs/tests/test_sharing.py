@@ -15,7 +15,7 @@ def boot_id(host) -> str:
 
 
 def start_reboot(host) -> str:
-    """Start a reboot of a machine; return the id of the boot that it ends."""
+    """Start a reboot of a machine; return the id of the boot before the reboot."""
     before = boot_id(host)
     assert before
     host.run("sudo systemctl reboot --no-block")
