@@ -1,4 +1,4 @@
-"""Prove only that Python starts, and that its user may open the device files of the chips."""
+"""Prove only that Python starts, and that the current user may open the chips' device files."""
 
 import json
 import os

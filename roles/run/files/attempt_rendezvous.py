@@ -211,7 +211,7 @@ class Rendezvous:
             return False
         peer.name = self.name(number)
         peer.seal_with(mac(self.key, b"session", nonce, peer_nonce.encode()), is_server=True)
-        arrived[number] = peer  # replaces an earlier connection of the same worker
+        arrived[number] = peer  # a new connection of the same worker replaces the old one
         peer.send({"welcome": True})
         for field in COMPARED:
             if identity.get(field) != self.identity[field]:
@@ -245,7 +245,7 @@ class Rendezvous:
             digest = hashlib.sha256(content.encode()).hexdigest()
             for peer in arrived.values():
                 peer.send({"read": str(path), "digest": digest})
-            # Wait longer than the other workers try to find the file (``shared_seconds``).
+            # The other workers look for the file for ``shared_seconds``; wait longer for answers.
             answers = self.collect(arrived, time.monotonic() + self.shared_seconds + 10)
         finally:
             with contextlib.suppress(OSError):
@@ -286,10 +286,10 @@ class Rendezvous:
     # Methods that all workers except worker 0 call.
 
     def join(self):
-        """Connect to worker 0 and wait until worker 0 says to begin; return ``[connection]``.
+        """Connect to worker 0 and wait until worker 0 says to begin.
 
-        Connects again after a failure, until the time limit of the rendezvous. Raises
-        RendezvousError.
+        Connects again after a failure, until the time limit of the rendezvous. Returns a list with
+        the connection to worker 0. Raises RendezvousError.
         """
         self.report([self.name(0)])
         reason = "no answer"
@@ -337,7 +337,7 @@ class Rendezvous:
                 return False
             for number, message in enumerate(messages, 1):
                 if "welcome" in message:
-                    self.report([])  # from now on, only worker 0 knows which workers are missing
+                    self.report([])  # only worker 0 knows whether other workers are missing
                 elif "read" in message:
                     is_shared = self.sees_file(leader, str(message["read"]), message.get("digest"))
                     leader.send({"shared": is_shared})

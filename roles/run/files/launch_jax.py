@@ -47,7 +47,8 @@ def run(arguments):
     """Run a main program: ``arguments`` are ``-m MODULE ARGUMENTS`` or ``SCRIPT ARGUMENTS``."""
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
-    # Without -I or -P, Python has put the directory of this file first in sys.path.
+    # Unless Python was started with -I or -P, the directory of this file is first in sys.path.
+    # Replace it with the directory that Python would put there for the main program.
     if Path(sys.path[0]) == Path(__file__).parent:
         sys.path[0] = str(Path.cwd() if is_module else Path(arguments[0]).resolve().parent)
     if is_module:

@@ -116,10 +116,10 @@ class Ranks:
             rank.send_signal(number)
 
     def exit_code(self):
-        """Return the exit code of the first rank that failed, or else the one that all ranks share.
+        """Return the exit code of the first rank that failed; if none failed, that of all ranks.
 
-        If no rank failed, but only some exited with SAVED, returns 1. If a signal ended the first
-        rank that failed, ends this process by the same signal.
+        If some ranks exited with SAVED and the others with 0, returns 1. If a signal ended the
+        first rank that failed, ends this process by the same signal.
         """
         if self.first_failed is not None:
             code = self.codes[self.first_failed]
