@@ -1,4 +1,4 @@
-"""The warning that a benchmark's disk, an ext4 without a journal, distorts the measurements."""
+"""The warning that a disk with ext4 without a journal distorts a benchmark's measurements."""
 
 import os
 
@@ -10,7 +10,7 @@ from bench.disk import has_no_journal
 
 @pytest.fixture
 def machine(tmp_path):
-    """A directory that is on the disk vda, according to the fake sys and proc in it."""
+    """A directory with a fake sys and proc, according to which the directory is on the disk vda."""
     device = tmp_path.stat().st_dev
     (tmp_path / "sys/devices/vda").mkdir(parents=True)
     link = tmp_path / f"sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -1,4 +1,4 @@
-"""The steps and seconds that bench/goodput.py counts."""
+"""Goodput in bench/goodput.py: which seconds of a run count, and how much each fault costs."""
 
 import subprocess
 import sys

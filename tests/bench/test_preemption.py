@@ -1,4 +1,4 @@
-"""At which step of the run the benchmark of recoveries stops the clock."""
+"""A recovery is measured up to the first step that the run had not finished before the fault."""
 
 import time
 from typing import Any

@@ -74,7 +74,7 @@ def test_losses_are_read_again_after_a_trainer_truncates_the_file(tmp_path):
     with Losses(tmp_path, "mine").collected() as losses:
         while losses.best < 2:
             time.sleep(0.05)
-        # Keep the inode and make the file longer, so that neither shows that it was truncated.
+        # The file keeps its inode and gets longer, so neither inode nor size shows the truncation.
         file.write_text(line(1, 4.0, 10.0) + line(2, 3.0, 2000.125) + line(3, 2.5, 2001.125))
         while losses.best < 3:
             time.sleep(0.05)

@@ -16,7 +16,8 @@ import requests
 from google.longrunning import operations_pb2
 from google.protobuf import json_format
 
-# Method name: HTTP verb, path, and the field that is the body ("*": all fields not in the path).
+# By name of the gRPC method: the HTTP verb, the path, and the field of the request that is sent as
+# the body ("*": all fields that are not in the path).
 _RULES: dict[str, tuple[str, str, str]] = {
     "CreateNode": ("POST", "{parent}/nodes", "node"),
     "CreateQueuedResource": ("POST", "{parent}/queuedResources", "queued_resource"),

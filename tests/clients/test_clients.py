@@ -39,7 +39,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     flags = ("--quiet", "--no-deps", "--require-hashes", "--python", found)
     subprocess.run([uv, "pip", "install", *flags, *locks], env=variables, check=True)
     yield found
-    shutil.rmtree(place)  # pytest would keep its hundreds of megabytes
+    shutil.rmtree(place)  # otherwise pytest keeps the environment, which is large
 
 
 @pytest.fixture
@@ -80,7 +80,10 @@ def client(python: Path, local_api: LocalApi, front: GoogleFront, tmp_path: Path
 
 
 def held_until_asked(api: LocalApi) -> threading.Thread:
-    """Keep a TPU's creation pending until a client has asked for the operation once."""
+    """Keep the next TPU in creation until a client has polled its operation once.
+
+    Returns the thread that waits for the poll.
+    """
     api.machines.hold = threading.Event()
 
     def release() -> None:

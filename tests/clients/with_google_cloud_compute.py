@@ -18,7 +18,7 @@ PATIENCE_S = 60
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """Return the name of the exception that the client raises, or ``accepted``."""
+    """Return the name of the exception that the call raises, or ``accepted`` if there is none."""
     try:
         call()
     except exceptions.GoogleAPICallError as error:
@@ -27,13 +27,16 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def scopes(pager: Iterable[tuple[str, Any]], collection: str) -> dict[str, list[str]]:
-    """Return the resources' names in an aggregated list, by scope (``zones/us-central2-b``)."""
+    """Return the names of the resources in each scope, such as ``zones/us-central2-b``.
+
+    ``pager`` has the scopes of an aggregated list, and their field ``collection`` the resources.
+    """
     found = {scope: [it.name for it in getattr(part, collection)] for scope, part in pager}
     return {scope: names for scope, names in found.items() if names}
 
 
 def main() -> None:
-    """Use disks, networks, firewalls, machine types and the project."""
+    """Send requests about disks, networks, firewalls, machine types and the project."""
     disks, machines = compute_v1.DisksClient(), compute_v1.MachineTypesClient()
     wanted = compute_v1.Disk(name="mine", size_gb=10, labels={"team": "a"})
     disks.insert(**HERE, disk_resource=wanted).result(PATIENCE_S)

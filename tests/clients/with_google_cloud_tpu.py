@@ -71,7 +71,7 @@ def stable(tpu: Any) -> dict[str, Any]:
 
 
 def alpha(tpu: Any) -> dict[str, Any]:
-    """Use what only v2alpha1 has: tiers, more fields of a node, disks of an existing TPU."""
+    """Use features that only v2alpha1 has: tiers, more node fields, disks added to a TPU."""
     node = tpu_v2alpha1.Node(
         accelerator_type="v4-8",
         runtime_version="tpu-ubuntu2204-base",

@@ -30,7 +30,7 @@ def create(name: str, config: dict[str, Any]) -> tuple[Any, list[str]]:
 
 
 def listed(**filters: Any) -> dict[str, Any]:
-    """Return the instances that SkyPilot sees."""
+    """Return the TPU VMs that SkyPilot finds with these filters: ``labels``, ``states``."""
     return Tpu.filter(PROJECT, ZONE, filters.get("labels"), filters.get("states"))
 
 
