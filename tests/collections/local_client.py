@@ -22,7 +22,7 @@ from tests.localcloud.api.local_api import NODE, PROJECT, LocalApi
 
 
 def cloud_of(local_api: LocalApi) -> TpuApi:
-    """Return a client with the cloud's credentials, whose waits take a twentieth of the time."""
+    """Return a client of the local cloud that waits a twentieth of the usual time between polls."""
     settings = ApiSettings(PROJECT, local_api.endpoint, str(local_api.credentials_file))
     return TpuApi(settings, polling=Polling(lambda seconds: time.sleep(seconds / 20)))
 

@@ -1,4 +1,4 @@
-"""Helpers for cases of bad input: they cause an error and format it as the terminal view does."""
+"""Functions that cause an error by bad input and format the error as the terminal view does."""
 
 import re
 import socket
@@ -99,7 +99,7 @@ def refused_tpu(name: str, **option: str) -> None:
 
 
 def failed(result: Mapping[str, Any]) -> str:
-    """Return the failure of a module's result as the terminal view prints it."""
+    """Format the error in a failed module's result as the terminal view does."""
     assert result.get("failed"), result
     return printed_failure(failure_text(result))
 

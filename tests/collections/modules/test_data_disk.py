@@ -85,7 +85,10 @@ def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(
 
 
 class Tools:
-    """Fake commands of a worker with a blank disk; the command ``fails`` fails with ``stderr``."""
+    """Fake commands of a worker with a blank disk.
+
+    The command whose name is ``fails`` exits with 1 and writes ``stderr``.
+    """
 
     def __init__(self, fails="", stderr=""):
         self.fails, self.stderr, self.called = fails, stderr, []

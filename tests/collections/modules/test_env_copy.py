@@ -1,4 +1,4 @@
-"""Copies of the leader's environment; none if it is incomplete or for another Python build."""
+"""Copying the leader's environment: only a complete one, and only for the same Python build."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The firewall rules, loaded in a network namespace; another one has a fake metadata server."""
+"""The firewall rules of a worker, and a fake metadata server; each has a network namespace."""
 
 import os
 import subprocess

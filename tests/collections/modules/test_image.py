@@ -91,7 +91,7 @@ def entry(name: str, mode: int, kind: bytes = tarfile.REGTYPE, target: str = "")
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """The directory of a fake podman, which is first in PATH; its files change its behavior."""
+    """The directory of a fake podman, first in PATH; a file ``refuse`` in it makes pulls fail."""
     if os.geteuid() != 0:
         pytest.skip("only root unpacks images")
     folder = tmp_path / "engine"

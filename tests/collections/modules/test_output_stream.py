@@ -102,7 +102,7 @@ class Disk(Run):
     def __init__(self, parent: Path) -> None:
         super().__init__(parent, b"before\n" * 9)
         self.written: list[bytes] = []
-        self.not_stored: list[bytes] = []  # whole lines since the last store()
+        self.not_stored: list[bytes] = []  # complete lines that store() has not handled
         self.lost: set[bytes] = set()
         self.partial = b""
         self.is_rotated = False
@@ -174,7 +174,7 @@ def folder(tmp_path: Path) -> Path:
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
     """Return an attempt whose output begins at the current end of the run's files.
 
-    ``fields`` replace fields of its ``Start``.
+    ``fields`` replace the default fields of ``Start`` in the attempt.
     """
     start = Start("mine", number, 0, "w", float(number))._replace(**fields)
     return Attempt(start, "", "", streams_at_end(folder))

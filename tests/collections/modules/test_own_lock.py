@@ -195,7 +195,7 @@ def test_requirements_with_different_extras_have_different_lock_files(tmp_path):
     file, paths = str(tmp_path / "mine.in"), set()
     extras = [[], ["fig"], ["fig<2"], ["fig>=2"]]
 
-    for platform in ("worker-cpu", "worker-tpu"):  # platforms share lock files
+    for platform in ("worker-cpu", "worker-tpu"):  # both platforms get the same lock file
         paths |= {Path(own_lock(file, names, platform, "/l", "/project")) for names in extras}
 
     assert len(paths) == len(extras)
@@ -239,7 +239,7 @@ def test_a_lock_file_is_stale_once_its_requirements_have_changed(workspace, tmp_
     workspace.file.write_text("apple\nfig\n")
     assert warning().startswith(f"{workspace.file}: changed since setup made mine.lock")
     assert warning().endswith(f"ansible-playbook setup.yml -e requirements={workspace.file}")
-    workspace.lock.write_text("apple==1.0\n")  # a lock file that setup did not make
+    workspace.lock.write_text("apple==1.0\n")  # no longer the file that setup made
     assert warning() == ""
     workspace.lock.unlink()
     assert warning() == ""

@@ -17,7 +17,7 @@ from tests.collections.modules.test_release_manifest import put, stage_code, wri
 
 
 class Worker:
-    """Releases on the leader (``leads``) or on another worker, which copies the leader's."""
+    """The releases on the leader (``leads``), or on a worker that copies the leader's releases."""
 
     def __init__(self, folder: Path, leads: bool) -> None:
         self.folder, self.leads = folder, leads

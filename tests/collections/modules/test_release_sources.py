@@ -73,7 +73,8 @@ def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
     source.report_result(True)
 
     assert alone.done == [("sent",), "verified"]
-    assert list(tmp_path.iterdir()) == []  # the result is not written: no other worker waits for it
+    # The result is not written to a file, because no other worker waits for the result.
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_worker_gets_files_from_the_controller_only_if_its_leader_fails(tmp_path):

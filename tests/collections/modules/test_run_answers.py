@@ -1,4 +1,4 @@
-"""Verdicts from the answers of all workers: a run starts on all of them or on none."""
+"""What playbooks decide from the answers of all workers: a run starts on all or on none."""
 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.answers import (
     active_runs,

@@ -118,7 +118,7 @@ def test_runs_of_two_chips_never_share_a_port_in_any_attempt():
         number + offset for numbers in ports.values() for number in numbers for offset in (0, 1000)
     ]
     assert len(all_ports) == len(set(all_ports))
-    assert max(all_ports) < 32768  # Linux uses the ports from here on for outgoing connections
+    assert max(all_ports) < 32768  # Linux uses ports from 32768 for outgoing connections
 
 
 def test_a_worker_gets_a_release_once_for_all_its_chips():
@@ -158,7 +158,7 @@ def test_only_a_run_of_the_same_chip_is_a_blocker(monkeypatch, tmp_path):
 
 @pytest.fixture
 def device_glob(tmp_path, holder):
-    """Return the pattern of three devices; a real process holds the second open."""
+    """Return a glob pattern of three device files; a real process holds the second one open."""
     for number in (0, 1, 10):
         (tmp_path / f"accel{number}").touch()
     holder(tmp_path / "accel1")

@@ -116,7 +116,7 @@ def test_a_held_device_is_refused_with_its_holder(worker, holder):
 
     refused = worker.run()
     on_cpu = worker.run(env={"JAX_PLATFORMS": "cpu"})
-    unset = worker.run(env={"JAX_PLATFORMS": ""})  # if the value is empty, JAX chooses the TPU
+    unset = worker.run(env={"JAX_PLATFORMS": ""})  # an empty value lets JAX choose the TPU
 
     assert f"(pid {child.pid}) holds {worker.device}" in refused["msg"]
     assert "playbooks/kill.yml -e strays=true, or use the CPU" in refused["msg"]
@@ -143,7 +143,7 @@ def test_the_error_about_a_held_device_names_its_run(tmp_path, monkeypatch, chip
 
 @pytest.fixture
 def daemon(tmp_path, monkeypatch):
-    """A program that starts a process in another session, which keeps its output open."""
+    """Python code that starts a process in another session; that process keeps stdout open."""
     monkeypatch.setattr(user_process, "USER", USER)
     file = tmp_path / "pid"
     yield (

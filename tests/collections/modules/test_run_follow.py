@@ -101,7 +101,7 @@ def test_each_workers_lines_stay_in_their_order_and_none_is_lost(lines):
 
 
 def worker_numbers(line):
-    """Return the numbers of the workers that a text before a line names: w[0-2], w[0,2] or w1."""
+    """Return the numbers of the workers in the prefix of a line: ``w[0-2]``, ``w[0,2]``, ``w1``."""
     inside = line.partition(":")[0].strip("w[]")
     first, dash, last = inside.partition("-")
     return {str(n) for n in range(int(first), int(last) + 1)} if dash else set(inside.split(","))

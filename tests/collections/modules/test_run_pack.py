@@ -33,7 +33,7 @@ def paths(paths, tmp_path):
 
 
 def stored(tmp_path, *names, text="numbers"):
-    """Store files of checkpoints with these names."""
+    """Write files with these names and this text to the run's checkpoint directory."""
     for name in names:
         path = tmp_path / "checkpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)

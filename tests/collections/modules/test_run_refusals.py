@@ -216,7 +216,7 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
     assert "-e outputs=LOCATION" in problem
     assert blockers_of(outputs="") == []
     # Output in the checkpoints' bucket is not checked separately: the check of the checkpoints
-    # covers that bucket. The fixture disables that check.
+    # covers that bucket. The fixture ``paths`` disables the check of the checkpoints.
     assert blockers_of(outputs="gs://bucket-of-ours/runs/mine") == []
 
 

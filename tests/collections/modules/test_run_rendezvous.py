@@ -254,7 +254,7 @@ def test_workers_that_share_their_checkpoints_start_when_all_have_arrived(worker
 
     assert [workers.code(number) for number in range(3)] == [0, 0, 0]
     workers.all_began()
-    # The file with which the workers have compared their directories was removed.
+    # Worker 0 has removed the file that it wrote to check that the directory is shared.
     assert not list(shared.parent.parent.iterdir())
 
 
@@ -268,7 +268,8 @@ def test_a_worker_that_dies_during_the_check_prevents_the_start(workers, shared,
             **unshared(shared),
             environ={"TPUFLEET_RENDEZVOUS_SHARED_SECONDS": "60"},
         )
-    wait_for(lambda: list(shared.parent.parent.iterdir()))  # worker 0 has written its file
+    # Wait until worker 0 has written the file that the other workers look for.
+    wait_for(lambda: list(shared.parent.parent.iterdir()))
 
     workers.started[2].kill()
 
@@ -383,7 +384,7 @@ def test_a_trainer_that_saves_or_exits_with_0_when_a_peer_ends_is_interrupted(wo
 
 
 def test_stopped_workers_report_the_exit_of_their_own_trainer(workers):
-    """One trainer ends later, so its unit learns of the other workers' ends first."""
+    """The trainer of worker 0 ends last: its unit learns earlier that the other trainers ended."""
     late = (
         "import pathlib, signal, time\n"
         "def end(*_):\n"

@@ -174,7 +174,7 @@ def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
     lines = shown_lines({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")
 
     assert " ".join(lines[1].split()) == "mine 3 preempted 70 - - - - pod"
-    assert len(lines) == 2  # the run's line also reports the TPU, which has no line of its own
+    assert len(lines) == 2  # the TPU has no line of its own, because the run's line names it
     assert not any("old" in line for line in lines)
 
 

@@ -64,7 +64,7 @@ class Worker:
 
     def start(self) -> None:
         environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [sys.executable, "-I", self.program]  # as in the program's first line (shebang)
+        command = [sys.executable, "-I", self.program]  # with -I, as in the program's shebang
         self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
 
     def stop(self) -> str:
@@ -73,7 +73,7 @@ class Worker:
         return self.process.communicate(timeout=60)[1]
 
     def stored(self, number: int = 1, name: str = "log") -> str:
-        """Return the stored content of a stream (log, metrics) or object of an attempt."""
+        """Return an attempt's stored stream (``log``, ``metrics``) or other object of this name."""
         bucket = Bucket(f"{self.location}/{number}/0", address=self.emulator)
         names = [
             object_name for object_name in bucket.names() if object_name.partition("/")[0] == name
@@ -207,7 +207,7 @@ def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
     objects: dict[str, bytes] = {}
 
     class Storage(BaseHTTPRequestHandler):
-        """A bucket; attempt 2 begins while the first segment of attempt 1 is uploaded."""
+        """A fake bucket; attempt 2 begins when it receives the first segment of attempt 1."""
 
         def do_POST(self) -> None:
             name = parse_qs(urlsplit(self.path).query)["name"][0].partition("/mine/")[2]
