@@ -71,7 +71,7 @@ def values(decision: Decision) -> dict[str, Any]:
 
 
 def remembered(decision: Decision, watch: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the fields that a decision changes in what the watch remembers of a run."""
+    """Return what a decision changes in the watch's memory of a run: fields and new values."""
     default_fields = asdict(Memory.of(watch or {}))
     return {
         name: value

@@ -29,9 +29,9 @@ LOST = replace(POD, state="PREEMPTED")
 
 @dataclass(frozen=True)
 class RecordingActor(Actor):
-    """Actor of the watch that records plays instead of running them.
+    """Stand-in for the Actor, with which the watch runs playbooks: records plays and runs none.
 
-    Each play calls the next of ``callbacks``, if one is left.
+    Each recorded play removes the first of ``callbacks``, if any, and calls it.
     """
 
     plays: list[Play] = field(default_factory=list)

@@ -122,7 +122,7 @@ class SlowFolder(RecordFolder):
         self._seconds, self._elapsed, self._lock = seconds, {}, threading.Lock()
 
     def read(self, run):
-        time.sleep(0.0005)  # so that other threads also read
+        time.sleep(0.0005)  # give other threads time to read, too
         with self._lock:
             thread_id = threading.get_ident()
             self._elapsed[thread_id] = self._elapsed.get(thread_id, 0.0) + self._seconds

@@ -186,7 +186,7 @@ def test_a_marker_with_an_invalid_field_is_ignored(value):
 
 
 def launched_again(tmp_path, monkeypatch, attempt: int, launched_at: float = 0.0) -> str:
-    """Return what a new worker reports as a run's status; the run's record is at ``attempt``."""
+    """Return the status that a new worker reports for a run whose newest attempt is ``attempt``."""
     launched = process(attempt=attempt, checkpoints=str(tmp_path / "checkpoints/mine"))
     paths = WorkerPaths(tmp_path / "opt", tmp_path / "state", tmp_path / "etc")
     monkeypatch.setattr(run_module, "process_of", lambda *_: launched)

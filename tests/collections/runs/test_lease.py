@@ -38,7 +38,7 @@ def take_turns(leases: Leases, turns: int, log: str) -> None:
         try:
             with leases.held("runs-of-pod") as lease:
                 began = time.monotonic_ns()
-                time.sleep(HELD_S)  # long enough for two holders to overlap
+                time.sleep(HELD_S)  # long enough to notice a second holder
                 ended = time.monotonic_ns()
             with Path(log).open("a") as stream:
                 stream.write(f"{began} {ended} {lease.fence}\n")
@@ -85,7 +85,7 @@ def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(emulator, tmp_pa
 
 
 class TwoControllers(RuleBasedStateMachine):
-    """Two controllers with different clocks: one holder at a time, and fence numbers grow."""
+    """Two controllers with different clocks: a lease has one holder at a time, and fences grow."""
 
     def __init__(self) -> None:
         super().__init__()

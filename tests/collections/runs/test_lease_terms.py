@@ -25,7 +25,7 @@ START_TIME = 1e9
 
 
 class Documents(RecordFolder):
-    """Store in memory; ``failures`` are the errors of its next changes, None for a success."""
+    """Store in memory. ``failures`` has the error of each future change, or None for a success."""
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, Any]] = {}
@@ -242,7 +242,7 @@ def test_the_holder_of_a_document_may_have_no_colon(documents, clock):
 
 
 class Rounds(threading.Event):
-    """Event whose ``wait`` calls the next callback and returns False, or True if none is left."""
+    """Event whose ``wait`` calls the next callback and returns False; without one, returns True."""
 
     def __init__(self, *callbacks: Any) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ PLAYBOOK = """
 @pytest.fixture
 def run_playbook(tmp_path, monkeypatch):
     """Return a function that runs a playbook as the watch does and returns its error or ""."""
-    # The ansible.cfg of the project names an inventory that calls Google's API.
+    # Ignore the project's ansible.cfg, because its inventory would call Google's API.
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(ROOT / "collections"))
     monkeypatch.setenv("TPUFLEET_LOG_DIR", str(tmp_path / "logs"))
@@ -186,7 +186,8 @@ def test_ansible_playbook_is_the_executable_beside_this_python():
 
 
 def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # a path relative to tmp_path must be made absolute for the child
+    # The child process may have another current directory, so its paths must be absolute.
+    monkeypatch.chdir(tmp_path)
     ids = ["a@/b", "c@prompt", "c@prompt_ask_vault_pass", "d@prompts"]
     cli_arguments = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
     monkeypatch.setattr(playbook_actor.context, "CLIARGS", cli_arguments)

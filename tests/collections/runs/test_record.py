@@ -1,4 +1,4 @@
-"""Validation of run records: fields, nodes, unknown and hostile content."""
+"""Validation of run records: their fields and TPUs, unknown fields, and hostile values."""
 
 import json
 from pathlib import Path

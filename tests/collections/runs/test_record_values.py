@@ -1,4 +1,4 @@
-"""Limits of record fields, and which events and values of the watch's memory a record keeps."""
+"""Limits of a record's values, and what it keeps of the history and of the watch's memory."""
 
 from typing import Any
 

@@ -73,7 +73,7 @@ class Fleet:
     """Two workers with fake modules that return ``answers``; by default, a run starts on both.
 
     ``answers`` has results of modules by the option ``state`` of the call, or by the module's name
-    if the call has no ``state``. The key "launched 1" applies only to process id 1.
+    if the call has no ``state``. A key with a process id, such as "launched 1", takes precedence.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A second list of TPUs confirms a lost TPU and, if the first one is old, precedes a kill."""
+"""The watch lists TPUs again to confirm a loss, or before a kill if its last list is old."""
 
 from dataclasses import replace
 

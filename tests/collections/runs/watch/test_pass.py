@@ -141,7 +141,7 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
     crash = answers(owner, ended("1"))
     before = stored_text(owner)
 
-    for _ in range(20):  # every budget of repeated actions is lower
+    for _ in range(20):  # 20 is higher than any budget of the watch
         (waiting,) = without.pass_once(crash)
         without.now += 3600
 
@@ -289,7 +289,7 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
 
 
 def events(controller, run="mine"):
-    """Return each event of a run's record: the action of the watch, or the kind of other events."""
+    """Return one word for each event of a run: the watch's action, or the kind of another event."""
     history = controller.records.read(run)["history"]
     return [event.get("action") or event["kind"] for event in history]
 
@@ -306,7 +306,7 @@ def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(cont
     controller.pass_once()
     if passes == 2:
         controller.listing = [recreated]
-        # The inventory does not have a TPU's creation time.
+        # This list is an inventory's, which has no creation times of TPUs.
         snapshot = controller.snapshot(listings=((replace(recreated, created=0.0),),))
         controller.pass_once(snapshot)
 
