@@ -1,4 +1,4 @@
-"""The full log of a playbook: which old logs are deleted, and what a full disk does."""
+"""The full log of a playbook: which old logs are deleted, and what happens if the disk is full."""
 
 from pathlib import Path
 

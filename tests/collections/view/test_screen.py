@@ -1,4 +1,4 @@
-"""The screen in a worker process: CTRL+C does not end the process in the middle of a message."""
+"""CTRL+C ends a worker process of Ansible only after its message to the view's screen is sent."""
 
 import os
 import signal

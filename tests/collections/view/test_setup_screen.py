@@ -1,7 +1,7 @@
 """The changes that setup.yml reports for many workers fit on one screen, even without a terminal.
 
 The test runs a copy of setup.yml whose tasks have their real names, but each only reports a change.
-More workers add no lines, because all that report the same change share one.
+More workers add no lines, because the view prints one line for all that report the same change.
 """
 
 import re

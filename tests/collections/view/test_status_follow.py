@@ -126,7 +126,7 @@ def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record
     ("state", "wanted", "ended"),
     [
         ("training", "running", False),
-        ("failed", "running", False),  # not ended: the watch may launch a wanted run again
+        ("failed", "running", False),  # has not ended: the watch may relaunch it
         ("stopping", "stopped", False),
         ("stopped", "stopped", True),
         ("done", "done", True),
