@@ -27,7 +27,7 @@ def run_action(
 
 
 def api_variable(local_api: LocalApi) -> dict[str, Any]:
-    """Return the variable ``tpu_api`` of an inventory that lists all zones of this cloud."""
+    """Return the inventory's variable ``tpu_api`` for this API and all of its zones."""
     return {
         "project": PROJECT,
         "endpoint": local_api.endpoint,

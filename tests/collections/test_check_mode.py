@@ -32,7 +32,7 @@ def tpu(name: str, **more: object) -> dict[str, object]:
 
 
 def entry(name: str, **more: object) -> dict[str, object]:
-    """Return an entry of a fleet."""
+    """Return one TPU of a fleet file."""
     return {"name": name, "zone": "us-central2-b", **KIND, **more}
 
 

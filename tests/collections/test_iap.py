@@ -19,7 +19,7 @@ KEY = {"ssh-ed25519": ED25519}
 
 
 def answering(*names: str):
-    """Return a handler that lists one TPU whose workers published these host names."""
+    """Return a handler that lists one TPU; its workers published the hostnames ``names``."""
     attributes = published(*[KEY | ({"hostname": name} if name else {}) for name in names])
     return lambda asked: attributes if asked.method == "POST" else Reply({"nodes": [node()]})
 

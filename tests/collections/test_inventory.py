@@ -39,7 +39,7 @@ def ansible(tool: str, *arguments: str, **env: str) -> subprocess.CompletedProce
 
 @pytest.fixture
 def listed(scripted: ScriptedApi, tmp_path: Path) -> Run:
-    """Return a function that runs ansible-inventory configured for the scripted server."""
+    """Return a function that runs ansible-inventory with the fake API ``scripted``."""
 
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         config = {

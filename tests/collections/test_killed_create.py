@@ -27,7 +27,7 @@ FLEET = [
     {"name": "sweep", "zone": "us-central2-b", "accelerator_type": "v4-8", "count": 2},
     {"name": "later", "zone": "us-central2-b", "accelerator_type": "v4-8", "queued": {}},
 ]
-#: No machine has the workers' addresses, so tasks run only on the controller.
+#: Run tasks only on the controller, because no machine has the workers' addresses.
 HERE = ("--limit", "localhost")
 NODES = ["later", "pod", "sweep-0", "sweep-1"]
 
@@ -79,7 +79,7 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 
 
 def complete_fleet(cloud: Cloud) -> None:
-    """Run create.yml to its end and check that the cloud has exactly the fleet."""
+    """Run create.yml to its end; check that the cloud has all TPUs of the fleet and no others."""
     process = cloud.start()
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
@@ -101,7 +101,7 @@ def test_create_killed_at_any_moment_and_run_again_creates_the_fleet_once(cloud:
     process = cloud.start()
     wait_for(lambda: cloud.requests() >= moment or process.poll() is not None, timeout_s=120)
     process_tree = tree_of(process.pid)
-    # An even seed kills only the main process, so its children work beside the next create.yml.
+    # An even seed kills only the main process, so its children run beside the next create.yml.
     kill_all(process_tree if seed % 2 else process_tree[:1])
     process.wait(timeout=30)
     complete_fleet(cloud)

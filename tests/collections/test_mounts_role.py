@@ -135,7 +135,7 @@ def test_check_mode_unmounts_nothing(worker):
 
 
 def exports_of(worker, *paths: str, tpu_partial: bool) -> list[str]:
-    """Export directories of this computer by NFS with the role; return its exports files' texts."""
+    """Export directories of this computer with the role; return the text of each exports file."""
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
     variables = {

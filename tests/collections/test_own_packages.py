@@ -19,7 +19,7 @@ from tests.collections.running_actions import run_action
 
 @pytest.fixture
 def apple(tmp_path):
-    """Requirements and an index with version 1.0 of the package that they name."""
+    """The requirements mine.in, which name the package apple, and an index with apple 1.0."""
     publish(tmp_path / "index", "apple", "1.0")
     (tmp_path / "mine.in").write_text("apple\n")
 

@@ -1,4 +1,4 @@
-"""The plan of a fleet: what would be created, what is not in the fleet file, and its chips."""
+"""The plan of a fleet: TPUs to create, unwanted TPUs, quota, days of the grant, and bucket."""
 
 from dataclasses import replace
 from datetime import date

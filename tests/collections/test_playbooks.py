@@ -116,7 +116,7 @@ def test_a_limit_without_the_controller_is_a_warning(environment, local_api):
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment, local_api, verb):
-    """create.yml would delete this preempted TPU, to create it again."""
+    """The TPU is preempted, because create.yml would delete and recreate only a lost TPU."""
     node = local_api.ready("demo", labels=OURS)
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")

@@ -1,4 +1,4 @@
-"""Changes to a queued resource, against the local cloud's API and against faults."""
+"""Queued resources: creating, replacing and deleting them, also if the API fails."""
 
 from dataclasses import replace
 

@@ -239,7 +239,7 @@ def test_a_checkpoint_with_an_unreadable_object_is_passed_over_for_an_older_one(
 
 
 def listing(bucket, files):
-    """Make the bucket list these names, which the emulator might refuse; return the bucket."""
+    """Make the bucket list objects with these names, even invalid ones; return the bucket."""
     stored = [StoredObject(name, len(files[name]), 1, md5_of(files[name])) for name in files]
     bucket.list = lambda: stored
     bucket.content = lambda name, *_words, **_options: files[name]

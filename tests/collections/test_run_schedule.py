@@ -202,7 +202,7 @@ def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
     assert timer.name != WATCH.name
     waits = ("After=", "Before=", "Requires=", "Requisite=", "BindsTo=", "Conflicts=")
     assert [line for line in lines if line.startswith(waits)] == ["After=network-online.target"]
-    # The only command of the service is the playbook, so the service does not wait for a lock.
+    # The service runs the playbook directly, not by flock, so it never waits for a lock.
     starts = [line for line in lines if line.startswith("ExecStart")]
     assert starts == ["ExecStart=:/a playbooks/kill.yml"]
 

@@ -61,7 +61,7 @@ class Controller:
         tool.write_text(works)
 
     def asked(self) -> list[str]:
-        """Return the systemctl commands since the last call."""
+        """Return the systemctl commands that ran since the last call of this method."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return lines

@@ -295,7 +295,7 @@ IDS = st.integers(0, 2**63 - 1).map(str)
 
 
 def values_of(schema: dict, schemas: dict) -> st.SearchStrategy:
-    """Generate any value that Google's discovery document allows, and also unknown enum members."""
+    """Generate any value that a schema of Google's API allows, and unknown members of its enums."""
     if "$ref" in schema:
         return values_of(schemas[schema["$ref"]], schemas)
     if schema["type"] == "array":

@@ -95,7 +95,7 @@ def test_an_error_about_the_environment_shows_no_value():
         ("false", "none"),
         ("newest", "newest"),
         ("All", "all"),
-        # Without the option, the inventory's variable ``checkpoints`` (a location) is the value.
+        # Without the option, the value is the inventory's variable ``checkpoints``, a location.
         ("gs://mine/checkpoints", "none"),
     ],
 )

@@ -190,7 +190,7 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     result = watch(local_api, *arguments)
     for pid in (tmp_path / "ssh.pids").read_text().split():
         with suppress(ProcessLookupError):
-            # Ansible leaves its ssh running. For a watch that is a service, systemd ends ssh, too.
+            # End ssh, which Ansible leaves running. In a service, systemd ends it.
             os.kill(int(pid), signal.SIGKILL)
 
     output = flat(result)

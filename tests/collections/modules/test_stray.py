@@ -1,4 +1,4 @@
-"""Strays: processes that hold a device but belong to no run. The device is a plain file."""
+"""Strays: processes that hold a device but belong to no run; here, the device is a plain file."""
 
 import os
 import signal

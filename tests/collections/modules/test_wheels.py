@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, body: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def apple(tmp_path_factory):
-    """A lock file that pins one wheel, the archive for workers, and the controller's cache."""
+    """The text of a lock file, the archive of its only wheel, and the cache on the controller."""
     folder = tmp_path_factory.mktemp("apple")
     lock = make_wheel(folder / "index", "apple")
     index = NO_INDEX | {"PIP_FIND_LINKS": str(folder / "index")}

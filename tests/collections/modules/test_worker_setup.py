@@ -68,11 +68,11 @@ def test_an_environment_that_lost_files_in_a_power_cut_is_not_complete(lost, tmp
     # After a crash, a file on ext4 may exist without its data.
     (env / lost).write_text("")
 
-    # An environment is checked once per boot, so the loss is found after the next one.
+    # An environment is checked once per boot, so the loss is found after the next boot.
     assert is_complete(env)
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "since the next boot")
     assert not is_complete(env)
-    # Without this file, setup does not skip the worker.
+    # The check removes complete.json, so that the next setup does not skip the worker.
     assert not (env / "complete.json").exists()
 
 

@@ -24,7 +24,7 @@ STATES = {
 
 
 def objects(run):
-    """Return the stored output of two attempts: steps 1 to 30 without an end, and 21 to 40."""
+    """Return the output of two attempts: 1 with steps 1 to 30 and no end, 2 with steps 21 to 40."""
     later_lines = [line(step) | {"time": LATER + step} for step in range(21, 41)]
     log = f"--- 2026-11-21T14:50:00Z attempt 2\nstep 40\nValueError: the end of {run}\n".encode()
     return attempt(1, run=run, log=b"step 30\n", metrics=jsonl(map(line, range(1, 31)))) | attempt(
@@ -162,9 +162,9 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
 
 
 def worker_in(folder, python=sys.executable):
-    """Return options that select an inventory with one worker, which has no files of the run.
+    """Return options for an inventory with one worker, which has no files of the run.
 
-    A worker with a missing interpreter ``python`` cannot be read: no module can run there.
+    If ``python`` does not exist, no module can run on the worker, so the worker cannot be read.
     """
     worker = {"ansible_connection": "local", "ansible_python_interpreter": python}
     variables = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}

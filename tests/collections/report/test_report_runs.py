@@ -40,7 +40,7 @@ def run_output(*attempts, **more):
 
 
 def stored(number=1, began=1000.0, end=None, ended=None, **more):
-    """Return the stored output of an attempt of one process, whose end is missing by default."""
+    """Return the stored output of an attempt of one process; ``end`` is its exit code or None."""
     process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 
