@@ -93,7 +93,7 @@ def of_markdown(source: str, location: str) -> Iterator[Text]:
 
 
 def of_python(source: str, location: str) -> Iterator[Text]:
-    """Yield the strings of a Python module; names of string constants become their values."""
+    """Yield the strings of a Python module; constants in f-strings are replaced by their values."""
     tree = ast.parse(source)
     for statement in ast.walk(tree):
         for child in ast.iter_child_nodes(statement):
