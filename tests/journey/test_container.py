@@ -24,7 +24,7 @@ TOKEN = (
     "curl -s -H 'Metadata-Flavor: Google' "
     "http://169.254.169.254/computeMetadata/v1/instance/service-accounts/default/token"
 )
-# podman's default storage driver does not work on an overlay, which these machines' root is.
+# podman's default storage driver does not work here: the machines' root is an overlay.
 ENGINE = """
 echo '{address} {host}' >> /etc/hosts
 mkdir -p /etc/containers/registries.conf.d /etc/docker

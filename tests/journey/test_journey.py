@@ -77,7 +77,7 @@ def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
     fleet.must_play("train.yml", "-e", f"config={config}", "-e", "run=whole", "-e", "wait=done")
     losses = [line["loss"] for line in fleet.metrics("whole")]
     assert len(losses) == STEPS
-    assert losses[0] == pytest.approx(4.85, abs=0.3)  # ln 128: all 128 tokens are equally likely
+    assert losses[0] == pytest.approx(4.85, abs=0.3)  # ln 128, if all 128 tokens are equally likely
     assert sum(losses[-20:]) / 20 < 3.3
     for worker in (0, 1):
         log = fleet.read(worker, "/var/lib/tpufleet/runs/whole/log")

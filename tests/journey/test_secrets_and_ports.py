@@ -171,8 +171,8 @@ def in_files(folder: Path, secrets: dict[str, str]) -> set[str]:
     }
 
 
-def private_lines(text: str) -> str:
-    """Return a line from the middle of a PEM private key: many keys have the same first line."""
+def middle_line(text: str) -> str:
+    """Return a line from the middle of a private key: the first line is the same in many keys."""
     lines = [line for line in re.split(r"\n|\\n", text) if len(line) > 30 and "-----" not in line]
     return lines[len(lines) // 2]
 
@@ -193,14 +193,14 @@ def launched(fleet, tmp_path_factory):
         "the controller's ssh key": (fleet.cloud.directory / "ssh/id_ed25519").read_text(),
         "the service account's key": (fleet.cloud.directory / "service-account.json").read_text(),
     }
-    secrets = {**PLANTED, **{name: private_lines(text) for name, text in keys.items()}}
+    secrets = {**PLANTED, **{name: middle_line(text) for name, text in keys.items()}}
     common = ("-vvv", "-e", f"fleet_state={state}", "-e", f"watch_log={directory / 'watch.log'}")
     launch_options = ("-e", f"code={code}", "-e", "command='sh mine.sh'")
     printed: dict[str, str] = {}
 
     def play(playbook: str, *options: str) -> None:
         with pytest.MonkeyPatch.context() as verbose:
-            # Unlike the option -vvv, this also applies to the playbooks that restart.yml starts.
+            # Unlike the option -vvv, this variable reaches the playbooks that restart.yml starts.
             verbose.setenv("ANSIBLE_VERBOSITY", "3")
             played = fleet.must_play(playbook, *common, *options)
         printed[playbook] = printed.get(playbook, "") + played.output
