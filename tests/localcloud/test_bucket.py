@@ -83,7 +83,7 @@ def test_objects_are_written_read_and_listed(endpoint):
 
 
 def swap(endpoint: str, name: str, content: str, generation: str) -> int:
-    """Write an object if it has this generation ("0": if it does not exist); return the status."""
+    """Write an object if it has this generation ("0": if it is missing); return the HTTP status."""
     head = f"--X\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': name})}\r\n"
     body = f"{head}--X\r\nContent-Type: text/plain\r\n\r\n{content}\r\n--X--\r\n"
     return requests.post(

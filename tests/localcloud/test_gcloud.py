@@ -53,7 +53,7 @@ def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
 
 @pytest.fixture(scope="module")
 def gcloud(shared_api, tmp_path_factory) -> Gcloud:
-    """Return a function that runs gcloud, authenticated once for all tests: each call is slow."""
+    """Return a function that runs gcloud, authenticated once for all tests to save time."""
     home = tmp_path_factory.mktemp("home")
     return gcloud_for(home, shared_api.endpoint, shared_api.credentials_file)
 

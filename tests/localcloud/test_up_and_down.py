@@ -29,7 +29,7 @@ def local_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCloud:
 
 @pytest.fixture
 def taken_down(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make ``cloud.down`` only remove the directory, and add the cloud's name to the list."""
+    """Return the names of the clouds whose directory a fake ``cloud.down`` has removed."""
     names = []
 
     def down(local_cloud: LocalCloud, *, report: cloud.Report) -> None:

@@ -156,7 +156,7 @@ def check_message(
     _check_names(value, kind, path)
     always = (_ALWAYS_IN_COMPUTE if is_compute else _ALWAYS).get(schema, set()) & set(properties)
     if not as_requested and (missing := always - set(value)):
-        raise SchemaError(f"{path}: a {schema} without {', '.join(sorted(missing))}")
+        raise SchemaError(f"{path}: a {schema} must have {', '.join(sorted(missing))}")
     if is_compute and (name := properties.get("kind", {}).get("default")):
         _require(value.get("kind") == name, f"{path}.kind", value.get("kind"), name)
     if schema == "Operation" and is_compute:
@@ -164,7 +164,7 @@ def check_message(
         _require(("endTime" in value) == done, path, value, "with an end as it is DONE")
         _require((value["progress"] == 100) == done, path, value, "at 100 as it is DONE")
     elif schema == "Operation" and value["done"] is not ("response" in value) ^ ("error" in value):
-        raise SchemaError(f"{path}: done is true exactly with a response or an error: {value}")
+        raise SchemaError(f"{path}: done must be true with response or error, else false: {value}")
     for name, item in value.items():
         if (schema, name) != ("Operation", "done"):
             _check_value(item, properties[name], api, f"{path}.{name}")
@@ -173,7 +173,7 @@ def check_message(
 def _check_names(value: Any, kind: Mapping[str, Any], path: str) -> None:
     _require(isinstance(value, dict), path, value, kind.get("id", "an object"))
     if unknown := set(value) - set(kind.get("properties", {})):
-        raise SchemaError(f"{path}: {kind.get('id')} has no {', '.join(sorted(unknown))}")
+        raise SchemaError(f"{path}: {kind.get('id')} has no field {', '.join(sorted(unknown))}")
 
 
 def _check_value(value: Any, kind: Mapping[str, Any], api: str, path: str) -> None:
@@ -244,6 +244,5 @@ def _check_error(answer: Any, code: int, api: str) -> None:
 
 
 def _require(is_valid: bool, path: str, value: Any, expected: str) -> None:
-    """Raise SchemaError for the field at ``path`` unless it ``is_valid``."""
     if not is_valid:
         raise SchemaError(f"{path} is {value!r}, not {expected}")

@@ -85,7 +85,7 @@ class LocalApi:
         self._thread.join(20)
 
     def interrupt(self) -> None:
-        """Stop the server while machines wait to start; then let them start (``machines.hold``)."""
+        """Stop the server while machines wait for ``machines.hold``; then set that event."""
         self.server.stop()
         wait_for(self.server._jobs._stopping.is_set)
         self.machines.hold.set()

@@ -90,7 +90,7 @@ def test_a_valid_node_passes_the_schema_check():
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"colour": "red"}, "Node has no colour"),
+        ({"colour": "red"}, "Node has no field colour"),
         ({"id": None}, "node.id is None"),
         ({"id": 7}, "node.id is 7"),
         ({"id": "seven"}, "not of format int64"),
@@ -102,7 +102,7 @@ def test_a_valid_node_passes_the_schema_check():
         ({"labels": {"a": 1}}, "node.labels.a is 1"),
         ({"tags": []}, "not a list with something in it"),
         ({"networkEndpoints": [{"port": "8470"}]}, "port is '8470'"),
-        ({"schedulingConfig": {"cheap": True}}, "SchedulingConfig has no cheap"),
+        ({"schedulingConfig": {"cheap": True}}, "SchedulingConfig has no field cheap"),
     ],
 )
 def test_an_invalid_node_fails_the_schema_check(change, complaint):
@@ -111,7 +111,7 @@ def test_an_invalid_node_fails_the_schema_check(change, complaint):
 
 
 def test_a_missing_field_fails_the_schema_check():
-    with pytest.raises(SchemaError, match="a Node without state"):
+    with pytest.raises(SchemaError, match="a Node must have state"):
         check_message({key: NODE[key] for key in NODE if key != "state"}, "Node", "v2", "node")
 
 
@@ -120,5 +120,5 @@ def test_a_done_operation_has_either_a_response_or_an_error(end):
     metadata = {"@type": "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata"}
     operation = {"name": "o", "metadata": metadata, "done": True, **end}
 
-    with pytest.raises(SchemaError, match="done is true exactly with a response or an error"):
+    with pytest.raises(SchemaError, match="done must be true with response or error"):
         check_message(operation, "Operation", "v2", "operation")
