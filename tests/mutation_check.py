@@ -2,7 +2,7 @@
 
 Run by ``make mutants``. mutmut, configured in pyproject.toml, works on a copy of the tree in
 dist/mutants. The report dist/mutants.txt shows each such change as a diff. Either a test is
-missing, or no behaviour needs this code, or both variants do the same.
+missing, or no behaviour needs this code, or the change makes no difference.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tests.train.bucket import emulated_bucket
 from train.core.config import Config, build
 from train.run import contract
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # for child processes, too
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # also for the processes that tests start
 
 SENTENCE = "the king is come to make a feast for all who love him and not his crown"
 
@@ -51,7 +51,7 @@ def tree(text_file: Path) -> dict[str, Any]:
         "hang_after": 0,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},
-        # The rate is constant after the warm-up, so no loss depends on ``steps``.
+        # The learning rate is constant after its warm-up, so no loss depends on ``steps``.
         "optimizer": {"learning_rate": 3e-3, "warmup": 5, "final": 1},
         "checkpoint": {"every": 20},
         "sample": {"prompt": "the ", "length": 40},
@@ -149,7 +149,7 @@ def launch(config_file: Path, compile_cache: Path) -> Iterator[Callable[..., Att
     ) -> Attempt:
         """Start a run.
 
-        Process i gets ``overrides`` and ``process_overrides[i]``; ``options`` are for Attempt.
+        Process i gets ``overrides`` and ``process_overrides[i]``; Attempt gets ``options``.
         """
         options["environment"] = QUICKLY_COMPILED | options.get("environment", {})
         processes = range(options.get("processes", PROCESSES))

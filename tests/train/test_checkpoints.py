@@ -234,7 +234,8 @@ def test_only_the_newest_temporary_checkpoint_is_kept(
 ):
     """With ``minutes`` near 0, a temporary checkpoint is saved every 16 steps.
 
-    A request leads to a save eight steps later; the next request follows eight steps after it.
+    Eight steps after a save is requested, all processes save. Eight steps later, they request
+    the next save.
     """
     cfg = make_config(checkpoint={"every": 15, "keep": None, "minutes": 1e-9})
     assert train_here(cfg, tmp_path) == contract.DONE

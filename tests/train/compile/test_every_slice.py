@@ -1,4 +1,4 @@
-"""Every preset compiles for every kind of slice and each ``fsdp``, or is refused in one line.
+"""Every preset compiles for every kind of slice and any ``fsdp``, or is refused in one line.
 
 This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all). The tests compile at
 optimization level O1, which takes a quarter of the time. The program is slower, but needs about the
