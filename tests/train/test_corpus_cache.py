@@ -30,7 +30,7 @@ def cfg(tmp_path: Path) -> DataConfig:
 
 @pytest.fixture
 def prepared_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the corpora that were prepared, not downloaded."""
+    """Names of the corpora that the test has prepared, without those that it downloaded."""
     names: list[str] = []
     write = corpus._write
 

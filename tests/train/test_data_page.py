@@ -1,4 +1,4 @@
-"""The configs in docs/data.md can be prepared and read; the outputs equal those on the page."""
+"""The configs in docs/data.md give batches, and ``prepare`` prints what the page shows."""
 
 import io
 import json
@@ -25,7 +25,7 @@ PAGE = (PROJECT / "docs" / "data.md").read_text()
 CONFIGS = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    if "roneneldan" not in block  # a config that needs the Hugging Face hub
+    if "roneneldan" not in block  # skip the config that needs the Hugging Face hub
 ]
 TALKS = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
 

@@ -94,7 +94,7 @@ json.dump(seen, sys.stdout)
 
 @pytest.fixture(scope="module")
 def spread(on_four_devices: Callable[..., Any]) -> dict[str, list[float]]:
-    """The losses of each config in SPREAD on four devices."""
+    """Losses on four devices, by the name of the config in SPREAD."""
     return on_four_devices("-c", MESH)
 
 

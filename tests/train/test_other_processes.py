@@ -1,4 +1,4 @@
-"""Losses do not depend on the number of processes; different configs are refused."""
+"""Losses do not depend on the number of processes; all processes must have the same config."""
 
 import re
 import shutil
@@ -34,7 +34,8 @@ def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory
 def test_two_processes_have_the_losses_of_one(two: Path, finished: Path):
     alone, together = loss_log(finished), loss_log(two / "w0")[:40]
     assert [step for step, _ in alone] == [step for step, _ in together]
-    # Sums in another order differ in the last bits of float32; training widens the difference.
+    # Two processes add numbers in another order than one, so losses differ in the last bits. Each
+    # step increases the difference, so later steps have a larger tolerance.
     np.testing.assert_allclose(
         [loss for _, loss in together[:20]], [loss for _, loss in alone[:20]], rtol=1e-5
     )
@@ -112,9 +113,9 @@ def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt],
 
 
 def printed(log: Path, start: int) -> list[str]:
-    """Split the log from character ``start`` on into verbs and their outputs.
+    """Split a log of tests.train.reading_verbs, from character ``start`` on, at each verb.
 
-    Returns "" and then, for each verb, its name and its output.
+    Returns the text before the first verb, then the name and the output of each verb.
     """
     lines = log.read_text()[start:].splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("[Gloo]"))
@@ -125,7 +126,7 @@ VERB_OVERRIDES = [*SHARDED, "sample.length=20", "sample.temperature=0"]
 
 
 def outputs_of_two_processes(launch: Callable[..., Attempt], run: Path) -> dict[str, str]:
-    """Return the output of each verb, which only process 0 prints."""
+    """Run the verbs in two processes and return their outputs; check that only process 0 prints."""
     logs = [run / f"w{i}" / "log" for i in range(2)]
     before = [len(log.read_text()) for log in logs]
     attempt = launch(run, VERB_OVERRIDES, program=("tests.train.reading_verbs",))
@@ -142,7 +143,7 @@ def outputs_of_one_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> dict[str, str]:
-    """Return the output of each verb in one process, pytest's, on the run of two processes."""
+    """Outputs of the verbs in the test's own process, on the run that two processes trained."""
     monkeypatch.setenv("TPUFLEET_RUN_DIR", str(two / "w0"))
     monkeypatch.setenv("TPUFLEET_CHECKPOINTS", str(two / "checkpoints"))
     outputs = {}

@@ -117,7 +117,7 @@ def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus
     learned = held.at(range(len(held)))[:, LEARNED].sum()
     assert 0 < learned < corpus.metas[0].heldout
     assert corpus.metas[0].heldout_learned == learned
-    assert corpus.metas[0].heldout_bytes == learned  # a token is one byte
+    assert corpus.metas[0].heldout_bytes == learned  # the tokenizer makes one token per byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -222,7 +222,8 @@ def test_a_run_resumed_with_another_number_of_processes_has_the_same_losses(
     assert train_here(run_cfg, tmp_path) == contract.DONE
     observed, expected = loss_log(tmp_path / "w0") + loss_log(tmp_path), loss_log(alone)
     assert [step for step, _ in observed] == list(range(1, 41))
-    # Sums in another order differ in the last bits of float32. Each step increases the difference.
+    # Two processes add numbers in another order than one, so losses differ in the last bits. Each
+    # step increases the difference, so later steps have a larger tolerance.
     for steps, rtol in ((slice(20), 1e-5), (slice(20, 40), 1e-3)):
         np.testing.assert_allclose(
             [loss for _, loss in observed[steps]], [loss for _, loss in expected[steps]], rtol=rtol

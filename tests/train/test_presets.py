@@ -23,7 +23,7 @@ SIZES = {
     "1.5b": 1_557_686_400,
     "modern": 152_783_616,
     "shakespeare": 437_760,
-    # The preset has 512 position embeddings, the published model 1,024.
+    # The preset uses only 512 of GPT-2's 1,024 position embeddings.
     "finetune-gpt2": 124_439_808 - 512 * 768,
     "llama3-1b": 1_235_814_400,
     "qwen3-0.6b": 596_049_920,

@@ -102,10 +102,10 @@ def test_wandb_without_a_key_warns_and_records_offline_with_one_id(
     report_steps(cfg, run_contract, 4, 5)
     recorded = sorted(run_contract.run_dir.glob("wandb/offline-run-*/*.wandb"))
     assert len(recorded) == 2
-    # The names, run-ID.wandb, contain the same W&B run ID.
+    # W&B names these files run-ID.wandb, so both attempts have the same W&B run ID.
     assert len({path.name for path in recorded}) == 1
     messages = [record.message for record in caplog.records if record.name.startswith("train.")]
-    assert len(messages) == 2  # one warning per attempt
+    assert len(messages) == 2  # each attempt logs one warning
     assert messages[0].startswith(
         f"W&B: no API key; recording offline in {run_contract.run_dir}/wandb. "
     )
