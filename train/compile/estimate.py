@@ -183,7 +183,7 @@ class _Walk:
 
     def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
-            return  # not a Pallas kernel: its cost is taken as 0
+            return  # custom calls other than Pallas kernels count as 0
         total, flops = self.total, times * attention_flops(instruction, computation)
         total.kernel_flops += flops
         total.seconds_of[f"kernel {instruction.name}"] += flops / (
@@ -258,7 +258,7 @@ class _Walk:
         is_in_loop: bool,
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
-        if instruction.opcode.endswith("-start"):  # the result includes the operands
+        if instruction.opcode.endswith("-start"):  # it also returns its operands
             names = [name for name in instruction.operands if name in computation]
             operands = sum(computation[name].size() for name in names)
             size = max(size - operands, size // 2)
@@ -268,8 +268,8 @@ class _Walk:
         if kind == "collective-permute":
             seconds = size / link
         else:
-            # A group along some axes of the torus uses only the links of these axes. Estimate
-            # their share of all links.
+            # A group of chips along some axes of the torus uses only the links of these axes.
+            # Estimate which share of all links this is.
             share = math.log(max(n, 2)) / math.log(max(self._slice.chips, 2))
             bandwidth = max(self._slice.links * link * min(share, 1), link)
             seconds = size * (n - 1) / n / bandwidth * (2 if kind == "all-reduce" else 1)

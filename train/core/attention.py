@@ -182,8 +182,8 @@ def _attend(
     max_bhq1 = jax.lax.stop_gradient(jnp.max(scores_bhqk, axis=-1, keepdims=True))
     weights_bhqk = jnp.exp(scores_bhqk - max_bhq1)
     sums_bhq1 = jnp.sum(weights_bhqk, axis=-1, keepdims=True)
-    # Normalize the product with the values, which has e numbers per query, instead of the weights,
-    # which have k numbers per query.
+    # Multiply by the values first, and divide by the sums afterwards: this divides only e numbers
+    # per query (the product) instead of k (the weights).
     y_bhqe = jnp.einsum(
         "bhqk,bhke->bhqe", weights_bhqk.astype(dtype), v_bhke, preferred_element_type=jnp.float32
     )

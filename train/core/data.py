@@ -29,11 +29,11 @@ class Corpus:
         metas = self.metas
         self.name = "+".join(meta.name for meta in metas)
         self.fingerprint = fingerprint_of(metas, cfg.data.weights)
-        # All corpora have the same tokenizer. Read that of a corpus of conversations, if there
-        # is one: only this corpus has a chat template.
+        # All corpora have the same tokenizer, but only conversations have a chat template. So read
+        # the tokenizer from a corpus of conversations, if there is one.
         chat = next((i for i, meta in enumerate(metas) if meta.documents == "chat"), 0)
         self.tokenizer = read_tokenizer(paths[chat], metas[chat])
-        self._length = cfg.model.context + 1  # the last token is only a target
+        self._length = cfg.model.context + 1  # the last token is predicted, but is no input
         vocabulary = max(meta.vocabulary for meta in metas)
         if cfg.model.vocabulary < vocabulary:
             raise ConfigError(

@@ -115,7 +115,10 @@ def _matrix_axes(params: Params) -> dict[str, Any]:
 
 
 def _with_auto_sharding(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Let the compiler shard the arrays in an update: Muon's matmuls state no output shardings."""
+    """Let the compiler choose shardings within an update.
+
+    Muon's matmuls do not state the output shardings that Explicit mesh axes require.
+    """
 
     def update(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         if jax.sharding.get_abstract_mesh().empty:

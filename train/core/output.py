@@ -90,7 +90,7 @@ def _forward(
     d_head, (loss_cb, d_x_cbsd) = jax.lax.scan(chunk, zero, inputs, unroll=chunks == 1)
     d_x_btd = None
     if needs_gradient:
-        # State the sharding: otherwise, the reshape does not shard an axis of length 1.
+        # State the output sharding: otherwise, the reshape leaves axes of length 1 unsharded.
         d_x_bcsd, spec = d_x_cbsd.swapaxes(0, 1), gradient_spec(x_btd)
         d_x_btd = d_x_bcsd.reshape(x_btd.shape, out_sharding=spec)
     return jnp.sum(loss_cb), (d_x_btd, d_head)

@@ -1,8 +1,8 @@
-"""Sharding: parameters over the mesh's ``fsdp`` axis, batches over both axes.
+"""Sharding of parameters over the mesh axis ``fsdp``, and of batches over ``data`` and ``fsdp``.
 
-The axes are Explicit: an array's sharding is part of its type, so everything computed from a
-parameter (gradients, optimizer moments) is sharded the same way without annotations. A layer's
-parameters are gathered only while the layer is computed (fully sharded data parallelism:
+The axes have JAX's type Explicit: an array's sharding is part of its type, so everything computed
+from a parameter (gradients, optimizer moments) is sharded the same way without annotations. A
+layer's parameters are gathered only while the layer is computed (fully sharded data parallelism:
 Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277).
 """
 
