@@ -125,7 +125,7 @@ class ChatTemplate:
             yield [Span(before, False), Span(after[len(before) :], True)]
 
     def _around(self, messages: list[Message], i: int, origin: str) -> tuple[str, str]:
-        """Return the rendered text before the answer ``messages[i]``, and the text up to its end.
+        """Return two texts: the conversation before the answer ``messages[i]``, and including it.
 
         Raises CorpusError if the second text does not begin with the first.
         """

@@ -161,9 +161,9 @@ def read_meta(directory: Path) -> Meta:
 
 
 def _document_token_counts(directory: Path, split: str, meta: Meta) -> set[int]:
-    """Return how many tokens a split has according to its files ``.documents`` and ``.learned``.
+    """Return the number of a split's tokens according to its files ``.documents`` and ``.learned``.
 
-    Returns an empty set for joined text, and two numbers if the files disagree.
+    The set contains two numbers if the files disagree, none for joined text (no such files).
     """
     if meta.documents == "joined":
         return set()

@@ -204,7 +204,7 @@ class CorpusCache:
                 )
 
     def _put(self, filesystem: Any, path: Path, target: str) -> None:
-        if "://" not in self._location:  # a local path, not a bucket
+        if "://" not in self._location:  # a directory: try a hard link first
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).unlink(missing_ok=True)
             with suppress(OSError):  # if linking fails (another file system), copy the file

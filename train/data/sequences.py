@@ -1,7 +1,8 @@
-"""Sequences of a prepared corpus, selected by step and row or by number, without an iterator.
+"""Sequences of a prepared corpus, which can be read in any order, without an iterator.
 
-A packed sequence is an array (4, context + 1) of the rows TOKENS, SEGMENTS, POSITIONS and LEARNED,
-which ``train.core.model.loss`` explains.
+JoinedText selects sequences by step and row, PackedDocuments by their numbers, which count from the
+start of the run. A packed sequence is an array (4, context + 1) of the rows TOKENS, SEGMENTS,
+POSITIONS and LEARNED, which ``train.core.model.loss`` explains.
 """
 
 import logging
@@ -100,7 +101,7 @@ class _Packed:
         self._learned = _mapped(learned, np.uint8) if learned.exists() else None
         sizes, firsts = np.fromfile(directory / f"{split}.documents", LENGTHS).reshape(-1, 2).T
         starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        if self._learned is None:  # divide long documents into chunks that share a token
+        if self._learned is None:  # not conversations: divide long documents
             starts, sizes = _divided(starts, sizes.astype(np.int64), length)
             useful = sizes > 1
         else:
@@ -166,9 +167,9 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return the random generator of a seed, a number such as an epoch, and a stream.
+    """Return a random generator; another seed, number or stream gives an independent one.
 
-    Generators of different streams are independent. Stream 0 is used by JoinedText.
+    ``number`` is the epoch if results differ between epochs, else 0. JoinedText uses stream 0.
     """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 

@@ -231,7 +231,7 @@ def _loaded(cfg: DatasetConfig, root: Path) -> Any:
     cache = str(root / "huggingface")
     try:
         return datasets.load_dataset(cfg.id, cfg.name, split=cfg.split, cache_dir=cache)
-    except ValueError as err:  # the message lists the valid configurations or splits
+    except ValueError as err:  # err lists the valid configurations or splits
         raise ConfigError(f"data.dataset: {cfg.id}: {one_line(err)}") from err
     except Exception as err:  # the hub and file formats raise their own error types
         raise CorpusError(f"data.dataset.id: {cfg.id} cannot be loaded: {one_line(err)}") from err

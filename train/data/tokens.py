@@ -68,7 +68,7 @@ class Settings:
         if not isinstance(settings, dict):
             raise ValueError("must be a JSON object")
         template = settings.get("chat_template")
-        if isinstance(template, list):  # several named templates
+        if isinstance(template, list):  # named templates: use "default"
             templates = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
             template = templates.get("default")
         values = {"eos_token": settings.get("eos_token"), "bos_token": settings.get("bos_token")}

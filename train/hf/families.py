@@ -96,10 +96,9 @@ def check_same(file_model: ModelConfig, configured: ModelConfig, source: str) ->
     ``file_model`` is the model of the files, ``configured`` that of the config. Dropout may differ.
     The context may differ, too, unless the config needs more learned positions than the files have.
     """
-    # An option of IMPLIED that is null in the config is computed from other options. The error asks
-    # the user to set these to the values in the model files, so compute null options from the
-    # files' values. If heads do not divide width in the files, head_dim cannot be computed, so the
-    # error lists head_dim, too.
+    # Options of IMPLIED that are null in the config follow from other options, such as heads. The
+    # error asks the user to set those to the files' values, so compute null options from the files'
+    # values. If heads do not divide width in the files, head_dim does not follow: list it, too.
     sizes = _resolved(replace(file_model, **{key: getattr(configured, key) for key in IMPLIED}))
     configured_options = _resolved(configured) | {key: sizes[key] for key in IMPLIED}
     if configured.head_dim is None and file_model.width % file_model.heads:

@@ -144,7 +144,7 @@ class _Weights:
         source = f"init_from: {tensors.path}"
         if "tokens_vd" in tensors.shapes:
             exported = parsed(tensors.metadata.get("model", "{}"), f"{source}: model")
-            # A file that another program has written has no options: use those of the config.
+            # If another program wrote the file, it has no model options: use the config's.
             options = asdict(self.model)
             return None, section(ModelConfig, exported or options, source, "model."), source
         if content is None:
