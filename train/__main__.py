@@ -89,8 +89,8 @@ def _run(job: Job) -> int:
     contract.check_writable(job.contract)
     heartbeat = contract.Heartbeat(job.contract.run_dir, cfg.steps)
     try:
-        # The watch regards a process whose heartbeat is old as hanging. Preparing data, or waiting
-        # for the process that prepares it, may take hours.
+        # Preparing data, or waiting for the process that prepares it, may take hours. Renew the
+        # heartbeat meanwhile, because the watch regards a process with an old one as hanging.
         with repeated(lambda: heartbeat.write("starting"), contract.STARTING_SECONDS):
             with _cleaning_up_at_sigterm():
                 corpus = Corpus(prepared(cfg.data, job.contract), cfg)

@@ -159,8 +159,8 @@ def _locked(directory: Path) -> Iterator[bool]:
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Check that a directory, which is created if missing, or gs://bucket/prefix is writable.
 
-    Raises the error that ``failure`` returns. The message begins with ``key``, the key of the
-    config, if given, and with the location.
+    Raises the error that ``failure`` returns. Its message begins with ``key``, a key of the
+    config, if given; then comes the location.
     """
     try:
         if isinstance(location, Path):

@@ -316,7 +316,7 @@ class Checkpoints:
             log.warning("%s: old checkpoints cannot be removed: %s", self.directory, one_line(err))
 
     def _remove_remains(self, step: int) -> None:
-        """Remove the files of a failed save, for which the disk may be too full; only log failures.
+        """Remove the files of a failed save, which may fill the disk; a failure is only logged.
 
         A step with a manifest stays: it is complete, or another attempt of this run has saved it.
         """
@@ -377,7 +377,7 @@ class Checkpoints:
         crcs = {}
         for batch in batched(names, BATCH_FILES):
             paths = [f"{self._root}/{step}/{name}" for name in batch]
-            # The start and end None mean whole files.
+            # Read whole files: start and end are None.
             contents = self._fs.cat_ranges(paths, None, None, on_error="raise")
             crcs |= dict(zip(batch, map(zlib.crc32, contents), strict=True))
         return crcs

@@ -72,8 +72,9 @@ class Run:
         if self.step >= self.cfg.steps:
             self.log("already at step %d of %d: nothing to do", self.step, self.cfg.steps)
             self.heartbeat.step = self.step
-            # An attempt may be killed after the last save and before it writes the sample. All
-            # processes must take the same branch, because they generate the sample together.
+            # The previous attempt may have been killed after the last save, before it wrote the
+            # sample. Then write it now. All processes must do the same, because they generate the
+            # sample together.
             if not from_process_0((self.contract.run_dir / SAMPLE).exists()):
                 self.sample()
             return self.end("done", DONE)
@@ -157,7 +158,8 @@ class Run:
                 self.log_step(metrics)
             if not metrics.finite:
                 log.error(
-                    "step %d: loss, gradient or parameters are not finite; not saved", metrics.step
+                    "step %d: loss, gradient or parameters are not finite; the state is not saved",
+                    metrics.step,
                 )
                 self.diverged = metrics.step
                 break
@@ -194,7 +196,7 @@ class Run:
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
-        except Exception as err:  # a save is still in progress only after a divergence
+        except Exception as err:  # only a run that diverged ends during a save
             log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:

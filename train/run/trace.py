@@ -79,5 +79,5 @@ class Tracer:
             jax.block_until_ready(state["step"])
             jax.profiler.stop_trace()
             log.info("traced up to step %d", step)
-        except Exception as err:  # a full disk, or an error type of the device
+        except Exception as err:  # for example a full disk; error types differ by device
             log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))

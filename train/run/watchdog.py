@@ -41,7 +41,7 @@ class Watchdog:
         seconds = max(START_SECONDS, self._seconds)
         while self._event.wait(seconds):
             self._event.clear()
-            if self._off:  # read after clear(), which may clear what off() has set
+            if self._off:  # an off() before clear() shows here, a later one ends wait()
                 return
             seconds = self._seconds
         self._end(seconds)
