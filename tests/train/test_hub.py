@@ -101,8 +101,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, because huggingface_hub reads its environment at import.
 
-    The code runs in ``directory`` and gets ``name`` and ``arguments`` as its arguments. The cache
-    of huggingface_hub is in ``directory / home``.
+    The code runs in ``directory`` and gets ``name`` and ``arguments`` as its arguments. Its
+    HF_HOME, which contains the cache, is the subdirectory ``home`` of ``directory``.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = environment | {

@@ -60,7 +60,8 @@ def test_tensorboard_has_every_metric_at_its_step(run_contract: Contract):
 def test_a_resumed_run_continues_in_the_same_tensorboard_directory(run_contract: Contract):
     cfg = config_with(tensorboard="tb")
     report_steps(cfg, run_contract, 1, 4)
-    # The name of an event file contains the second and the process id: wait for another second.
+    # The name of an event file contains the time in seconds and the process id. Wait, so that the
+    # second attempt, in the same process, gets a file of its own.
     time.sleep(1.1)
     report_steps(cfg, run_contract, 3, 5)
     assert losses_in(run_contract.run_dir / "tb") == [

@@ -72,8 +72,8 @@ LLAMA = GPT2 | {
     "attention_bias": False,
     "feedforward_bias": False,
 }
-# With heads of width 8, the rotary wavelengths are 6, 20, 63 and 199 tokens. The scaling keeps the
-# first two, interpolates the third, and multiplies the fourth by the factor.
+# Rotary positions with all cases of scaling. Heads of width 8 have wavelengths of 6, 20, 63 and 199
+# tokens. Scaling keeps the first two, interpolates the third and multiplies the fourth by factor.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,
