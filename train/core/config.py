@@ -398,7 +398,10 @@ def microbatches(cfg: Config, devices: int) -> int:
 
 
 def check_batch_divisible(cfg: Config, count: int, units: str) -> None:
-    """Raise ConfigError unless microbatches divide evenly over ``count`` processes or devices."""
+    """Raise ConfigError unless microbatches divide evenly over ``count`` processes or devices.
+
+    ``units`` is "processes" or "devices", for the error.
+    """
     if cfg.batch % (cfg.compute.accumulate * count):
         times = f"compute.accumulate ({cfg.compute.accumulate}) times "
         raise ConfigError(

@@ -226,7 +226,7 @@ def _write(
     if template:
         if template.source != tokenizer.settings.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
-        # Without conversations, write_documents does not create this file.
+        # If the text has no conversations, write_documents creates no train.learned.
         (directory / "train.learned").touch()
         write_documents(directory, conversations(text, tokenizer, template), tokenizer)
     elif cfg.documents == "packed":

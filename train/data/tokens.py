@@ -164,7 +164,7 @@ class Tokenizer:
         if self.encoding is None:
             return len(tokens)
         starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # Unlike self.decode, this method omits special tokens, which must not be counted.
+        # Special tokens must not be counted. encoding.decode omits them, self.decode does not.
         decode = self.encoding.decode
         return sum(
             len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
@@ -301,7 +301,7 @@ def from_definition(definition: bytes, settings: Settings = Settings()) -> Token
         return np.array(encoding.encode(_valid(text), add_special_tokens=False).ids, np.uint32)
 
     def decode(tokens: Sequence[int]) -> str:
-        # A model with a larger vocabulary can generate tokens that the encoding lacks.
+        # Omit unknown tokens, which a model with a larger vocabulary can generate.
         known = [int(token) for token in tokens if token < vocabulary]
         return encoding.decode(known, skip_special_tokens=False)
 

@@ -359,7 +359,7 @@ def named(config: Mapping[str, Any], source: str) -> Family:
 
 
 def closest(cfg: ModelConfig) -> Family:
-    """Return the only family that may support the model; Family.incompatibility says if it does."""
+    """Return the only family that may support the model; check with ``Family.incompatibility``."""
     if cfg.norm == "layer":
         return GPT2
     return QWEN3 if cfg.qk_norm else LLAMA

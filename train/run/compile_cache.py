@@ -44,7 +44,7 @@ def sync(contract: Contract) -> None:
         programs = Programs(cache, f"{contract.checkpoints}/{FOLDER}")
         programs.download()
         jax.config.update("jax_compilation_cache_dir", str(cache))
-        if contract.process_id == 0:  # JAX writes its cache only in process 0
+        if contract.process_id == 0:  # in other processes, JAX writes no cache
             stop = threading.Event()
             atexit.register(stop.set)
             threading.Thread(target=programs.upload_periodically, args=[stop], daemon=True).start()
