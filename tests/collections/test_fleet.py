@@ -366,7 +366,7 @@ def test_the_error_about_a_request_that_cannot_be_deleted_yet_says_when_to_retry
     scripted.handler = lambda it: refusal if it.method == "DELETE" else Reply(waiting)
     requests = [parse_queued_resource(waiting)]
     (result,) = delete_requests(CloudTpus(client), requests, ChangeOptions(timeout=20))
-    assert "PROVISIONING. If Google is creating the TPU, run this again when" in result.msg
+    assert "PROVISIONING. If Google is creating the TPU, run the playbook again when" in result.msg
 
 
 def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):

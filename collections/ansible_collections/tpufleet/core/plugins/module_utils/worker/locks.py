@@ -58,8 +58,8 @@ def _lock(lock_fd: int, lock: Path, wait_s: float) -> None:
             others = [line for line in holders(str(lock)) if own_pid not in line]
             message = (
                 f"the lock was not released within {wait_s:.0f} s (held by: "
-                f"{', '.join(others) or 'unknown'}). Run this again. If the holder hangs, end it "
-                "on this worker first: sudo kill PID"
+                f"{', '.join(others) or 'unknown'}). Run the playbook again. If the holder "
+                "hangs, end it on this worker first: sudo kill PID"
             )
             raise TimeoutError(errno.ETIMEDOUT, message, str(lock)) from None
         return

@@ -239,7 +239,7 @@ def install(
             if new.exists():
                 remove(new)
     raise ReleaseError(
-        f"the pushed files do not match release {name}: {summary(problems)}. Run this again"
+        f"the pushed files do not match release {name}: {summary(problems)}. Run the playbook again"
     )
 
 

@@ -219,7 +219,8 @@ class CloudTpus:
             )
         except InvalidRequest as error:
             raise InvalidRequest(
-                f"{error}. If Google is creating the TPU, run this again when the TPU exists"
+                f"{error}. If Google is creating the TPU, run the playbook again when the "
+                "TPU exists"
             ) from None
 
     def host_keys(self, node: Node, *, with_names: bool = False) -> Sequence[KnownHost]:

@@ -141,8 +141,8 @@ def _missing(node: Node, address: Address, known: Mapping[str, KnownHost]) -> st
         hosts = [known.get(alias_of(node.key, worker)) for worker in range(len(endpoints))]
         if not all(host and host.host_name for host in hosts):
             return (
-                "its workers have not yet published the host names that IAP needs. Run this again "
-                "in a minute"
+                "its workers have not yet published the host names that IAP needs. Run the "
+                "playbook again in a minute"
             )
     return ""
 
@@ -163,8 +163,8 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
         consequence = (
             "ssh accepts any key of theirs at the first connection (host_keys: accept-new)"
             if options.accept_new
-            else "ssh will refuse to connect. Run this again in a minute, or set host_keys: "
-            "accept-new in tpu.yml"
+            else "ssh will refuse to connect. Run the playbook again in a minute, or set "
+            "host_keys: accept-new in tpu.yml"
         )
         warnings.append(f"{workers} of TPU {node.where} published no ssh host keys: {consequence}")
     return warnings

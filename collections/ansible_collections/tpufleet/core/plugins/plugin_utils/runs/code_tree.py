@@ -162,7 +162,8 @@ def copy(source: str, destination: str) -> None:
         shutil.copy2(source, destination, follow_symlinks=False)
     except FileNotFoundError as error:
         raise ReleaseError(
-            f"{printable(source)} was deleted while the code was being copied. Run this again"
+            f"{printable(source)} was deleted while the code was being copied. Run the "
+            "playbook again"
         ) from error
 
 

@@ -190,7 +190,7 @@ def other_tpu_error(
     if zones := sorted({node.zone for node in others if node.zone in unlisted}):
         return (
             f"run {record.run} was launched in {', '.join(zones)}, which did not answer, and may "
-            "still train there. Run this again when the zone answers, or use another name: "
+            "still train there. Run the playbook again when the zone answers, or use another name: "
             "-e run=NAME"
         )
     other_tpus = sorted(node.name for node in others if node in ready)
