@@ -46,8 +46,8 @@ def test_doctor_reports_a_missing_project(tmp_path):
     result = play(bare(tmp_path), DOCTOR, inventory="inventory/gcp")
     assert result.returncode != 0
     [project, fleet, key] = problems_of(result)
-    assert "not a Google Cloud project id ('YOUR-PROJECT')" in project
-    assert "Set yours in inventory/gcp/tpu.yml" in project
+    assert "'YOUR-PROJECT' is not the id of a Google Cloud project" in project
+    assert "Set the project in inventory/gcp/tpu.yml" in project
     assert "lists no TPU. Next step: $EDITOR inventory" in fleet
     assert "playbooks/create.yml, which creates it" in key
     assert any(line.startswith("ok python") for line in doctor_lines(result))

@@ -131,8 +131,8 @@ def test_pytorch_is_proven_on_the_devices_of_the_worker(env, name, worker, packa
 @pytest.mark.parametrize(
     ("name", "worker", "error"),
     [
-        ("torch_xla", tpu(), "torch_xla uses cpu, expected tpu"),
-        ("torch_tpu", tpu(), "computes 0, expected 2097152; .* on chip 2"),
+        ("torch_xla", tpu(), "torch_xla uses a cpu, expected a tpu"),
+        ("torch_tpu", tpu(), "sum 0, expected 2097152; .* on chip 2"),
         ("torch_tpu", cpu(), r"this worker has none\. Set env_proof: none"),
     ],
     ids=["another platform", "a chip that is broken", "no chips"],

@@ -65,7 +65,7 @@ def test_an_old_qemu_without_a_newer_one_gets_a_warning_and_the_safer_processor(
     monkeypatch.setattr(image, "sources", lambda: ("jammy", [], []))
     output: list[str] = []
     qemu_program.ensure(vm_image, output.append)
-    assert "may fail" in output[-1]
+    assert "may crash" in output[-1]
     assert qemu_program.command(vm_image)[-1] == "Nehalem"
 
 

@@ -44,9 +44,9 @@ class ApiSettings:
         settings = cls(**values | addresses)
         if not re.fullmatch(PROJECT, settings.project):
             raise NotConfigured(
-                f"project: not a Google Cloud project id ({settings.project!r}). Set yours in "
-                "inventory/gcp/tpu.yml (`gcloud projects list`), or use the local cloud: "
-                "-i inventory/local"
+                f"{settings.project!r} is not the id of a Google Cloud project. Set the project in "
+                "inventory/gcp/tpu.yml (`gcloud projects list` shows the ids), or use the local "
+                "cloud: -i inventory/local"
             )
         for option, value in addresses.items():
             url = urlsplit(value or GOOGLE_TPU)
