@@ -388,7 +388,7 @@ def test_the_error_about_a_local_cloud_that_is_not_up_names_its_start_command(tm
 
 def test_an_unconfigured_google_cloud_names_the_settings():
     line = the_line(ansible("ansible-inventory", "-i", "inventory/gcp", "--graph"))
-    assert "Set yours in inventory/gcp/tpu.yml" in line
+    assert "Set the project in inventory/gcp/tpu.yml" in line
     assert "-i inventory/local" in line
 
 
