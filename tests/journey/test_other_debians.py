@@ -61,4 +61,4 @@ def test_a_too_old_python_is_reported_on_one_line_with_the_fix(fleet):
     played = fleet.play("setup.yml", "--tags", "python", "-e", "python_mirror=http://127.0.0.1:9/")
     assert played.code
     assert "system's Python is too old" in " ".join(played.output.split())
-    assert "set python_mirror" in played.output
+    assert "Set python_mirror" in played.output
