@@ -158,7 +158,7 @@ class MachineTypes:
         return {
             **self._frame.common_fields("machineType", scope, machine_type.name),
             "description": f"{cpus} vCPUs, {memory_gb} GB RAM, {chips} TPU chips",
-            # A machine type has the zone's name here; other resources have the zone's URL.
+            # In this field, machine types have the name of the zone, other resources its URL.
             "zone": scope.rpartition("/")[2],
             "guestCpus": cpus,
             "memoryMb": memory_gb * 1024,

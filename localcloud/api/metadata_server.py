@@ -28,7 +28,7 @@ _SETTLE_S = 0.02  # delay after a change, so that the response contains further 
 
 
 class Changes:
-    """Counter of state changes; threads can wait for the next change."""
+    """Counter of changes of the cloud's state; threads can wait for the next change."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -37,7 +37,7 @@ class Changes:
 
     @property
     def count(self) -> int:
-        """Number of state changes so far."""
+        """Number of changes of the cloud's state since the server started."""
         return self._count
 
     def add(self) -> None:
@@ -53,7 +53,7 @@ class Changes:
             self._condition.notify_all()
 
     def wait(self, last_count: int, timeout_s: float | None) -> bool:
-        """Wait until ``count`` exceeds ``last_count``; return True.
+        """Wait until there have been more than ``last_count`` state changes; return True.
 
         Returns False if the timeout passes first, or if ``end`` is called.
         """

@@ -80,7 +80,10 @@ class QemuMachines(HostMachines):
             self._ask(name, "system_powerdown")
 
     def faults(self, name: str) -> Collection[MachineFault]:
-        """Return the faults that qemu and the bridge report; none if the machine is off."""
+        """Return the faults of a machine that are visible in qemu and at the network bridge.
+
+        The result is empty if the machine is off.
+        """
         faults: list[MachineFault] = []
         with contextlib.suppress(OSError):
             if self._ask(name, "query-status")["status"] == "paused":

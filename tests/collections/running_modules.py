@@ -19,7 +19,7 @@ runpy.run_module("{PLUGINS}.modules." + sys.argv.pop(), run_name="__main__", alt
 def run_module(
     name: str, /, *, check: bool = False, constants: dict[str, str] | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """Run the module and return its result; ``process_output`` is all that it printed.
+    """Run the module and return its result, with its whole output as ``process_output``.
 
     ``constants`` replaces constants of contract.py, such as paths on workers.
     """

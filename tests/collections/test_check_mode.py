@@ -145,7 +145,7 @@ def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
     name, options = key.split(",")[0], TABLE[key][0]
     variables = {"tpu_api": api_variable(api), "tpu_fleet": FLEET["fleet"]}
     variables |= {"hostvars": {}, "groups": {"all": []}}
-    if name != "doctor":  # doctor reads the variable tpu_api instead of an option
+    if name != "doctor":  # doctor has no option for the API; it reads the variable tpu_api
         options = {"api": variables["tpu_api"], **options}
     if name == "watch":
         folder = str(api.state / "fleet")

@@ -1,4 +1,4 @@
-"""The role mounts on this computer: how it changes systemd units, and in which order."""
+"""How the role ``mounts`` changes systemd units, and in which order; it runs on this computer."""
 
 import json
 import os

@@ -85,7 +85,10 @@ def pages() -> list[Text]:
 
 
 def of_markdown(source: str, location: str) -> Iterator[Text]:
-    """Yield the code in a page. A line that ends with a backslash is joined with the next one."""
+    """Yield each line of the code blocks and inline code of a page.
+
+    A line that ends with a backslash is joined with the next one.
+    """
     for match in _CODE.finditer(source):
         line = source[: match.start()].count("\n") + 1
         for text in re.sub(r"\\\n\s*", "", match["block"] or match["inline"]).splitlines():

@@ -1,4 +1,4 @@
-"""How the program of a run's unit waits for its trainer, with connections to other workers."""
+"""The program of a run's unit: it waits for its trainer, and tells other workers how that ends."""
 
 import fcntl
 import importlib.machinery

@@ -68,8 +68,8 @@ def download(
 
     Wheels that were downloaded to a directory next to ``folder``, for another lock file, are linked
     instead of downloaded again. ``pip`` is the command that starts pip. The wheels are for pip's
-    Python, unless ``options`` for pip name another target. Raises EnvError with pip's error,
-    OSError.
+    Python, unless ``options`` for pip name another target. Raises EnvError with pip's output
+    if pip fails, and OSError if ``folder`` cannot be written.
     """
     if folder.is_dir():
         return

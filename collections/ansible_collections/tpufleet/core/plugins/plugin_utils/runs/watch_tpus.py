@@ -86,7 +86,7 @@ def decide_unreachable(situation: Situation) -> Decision:
 def replace_bad_worker(situation: Situation, cause: Cause) -> Decision:
     """Decide to replace the TPU of a bad worker, or to give up if the watch must not replace it.
 
-    A worker is bad if it was the first to fail more than ``limits.same_worker`` times in a row.
+    A worker is bad if, in more than ``limits.same_worker`` attempts in a row, it failed first.
     """
     memory = situation.memory
     causes = (
