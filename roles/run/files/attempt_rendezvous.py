@@ -21,7 +21,7 @@ from pathlib import Path
 
 from attempt_connection import Connection, mac, parse
 
-MAX_UNVERIFIED = 64  # largest number of connections that have not yet sent the right token
+MAX_UNVERIFIED = 64  # largest number of connections that have not yet proved to know the token
 UNVERIFIED_SECONDS = 5  # how long a connection may take to prove that it knows the token
 SHARED_SECONDS = 35  # NFS may cache for 30 s that a file does not exist (nfs(5), acdirmin)
 TOKEN_FILE = re.compile(r"\.tpufleet-shared-[0-9a-f]{32}")
