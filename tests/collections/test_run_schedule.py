@@ -6,23 +6,27 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+import yaml
+from ansible_collections.tpufleet.core.plugins.doc_fragments.tpu_inventory import ModuleDocFragment
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     DESTRUCTIVE,
-    Owner,
+    Origin,
     ScheduleError,
     Timer,
     check,
     check_environment,
-    check_owner,
+    check_origin,
     cron_line,
-    cron_owner,
+    cron_origin,
     cron_times,
     playbook_arguments,
     service,
-    service_owner,
+    service_origin,
     timer_unit,
     with_line,
 )
+
+from harness.playbooks import ROOT
 
 WATCH = Timer(
     "watch",
@@ -278,34 +282,34 @@ def test_a_valid_schedule_has_a_time_or_an_interval(asked, expected):
 
 @pytest.mark.parametrize("project", ["/p", "/50% \"of\" 'it' \\ && flock "])
 @pytest.mark.parametrize("inventories", [[], ["/in/gcp", "/a 'b' 50%"]])
-def test_the_owner_of_a_timer_is_read_from_its_unit_and_its_crontab_line(project, inventories):
+def test_the_origin_of_a_timer_is_read_from_its_unit_and_its_crontab_line(project, inventories):
     arguments = playbook_arguments("restart", "mine", inventories)
     timer = replace(WATCH, verb="restart", target="mine", project=project, arguments=arguments)
 
-    assert timer.owner.inventories == tuple(inventories)
-    assert service_owner(service(timer)) == cron_owner(cron_line(timer)) == timer.owner
+    assert timer.origin.inventories == tuple(inventories)
+    assert service_origin(service(timer)) == cron_origin(cron_line(timer)) == timer.origin
 
 
 def test_a_path_through_a_symbolic_link_names_the_same_owner(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    owners = {
+    origins = {
         replace(
             WATCH,
             project=str(tmp_path / name),
             arguments=playbook_arguments("watch", "", [f"{tmp_path / name}/gcp", "a,b"]),
-        ).owner
+        ).origin
         for name in ("real", "link")
     }
 
-    assert owners == {Owner(f"{tmp_path}/real", (f"{tmp_path}/real/gcp", "a,b"))}
+    assert origins == {Origin(f"{tmp_path}/real", (f"{tmp_path}/real/gcp", "a,b"))}
 
 
-def test_a_text_that_is_not_a_timer_has_no_owner():
-    assert service_owner("") is None
-    assert service_owner("WorkingDirectory=/p\nExecStart=:/tool it's\n") is None
-    assert cron_owner("* * * * * x # tpufleet-do-watch") is None
-    check_owner(WATCH, None)
+def test_a_text_that_is_not_a_timer_has_no_origin():
+    assert service_origin("") is None
+    assert service_origin("WorkingDirectory=/p\nExecStart=:/tool it's\n") is None
+    assert cron_origin("* * * * * x # tpufleet-do-watch") is None
+    check_origin(WATCH, None)
 
 
 def test_delete_timers_of_tpus_of_the_same_name_in_two_zones_have_different_names():
@@ -313,3 +317,13 @@ def test_delete_timers_of_tpus_of_the_same_name_in_two_zones_have_different_name
 
     assert timer.name == "tpufleet-do-delete-pod_us-central2-b"
     assert "Description=tpufleet: delete pod (us-central2-b)\n" in service(timer)
+
+
+def test_a_timer_gets_the_environment_variables_of_all_options_of_the_inventory():
+    options = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"].values()
+    variables = {env["name"] for option in options for env in option.get("env", [])}
+    [play] = yaml.safe_load((ROOT / "playbooks/schedule.yml").read_text())
+    left_out = {"TPUFLEET_ON_ERROR", "TPUFLEET_VARS", "TPUFLEET_DOWN_HINT"}
+
+    assert variables
+    assert variables - left_out <= set(play["vars"]["schedule_own_variables"])

@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
     Timer,
+    check_origin,
     service,
     timer_unit,
 )
@@ -245,10 +246,12 @@ def booted(monkeypatch, is_booted: bool, programs: set[str], folder: Path) -> No
     )
 
 
-def test_a_timer_that_could_not_be_enabled_has_no_owner_and_is_enabled_by_the_next_call(controller):
+def test_a_timer_that_could_not_be_enabled_has_no_origin_and_is_enabled_by_the_next_call(
+    controller,
+):
     with controller.without_bus(), pytest.raises(ScheduleError, match="connect to bus"):
         controller.systemd().put(WATCH, dry=False)
-    assert controller.systemd().owner("tpufleet-do-watch") is None
+    assert controller.systemd().origin("tpufleet-do-watch") is None
     controller.systemd().put(replace(WATCH, project="/other"), dry=False)
     assert controller.asked() == ["daemon-reload", "enable --now tpufleet-do-watch.timer"]
 
@@ -263,8 +266,11 @@ def test_a_timer_whose_change_failed_stays_listed_and_is_changed_by_the_next_cal
     assert before != after
 
 
-def test_a_timer_of_another_checkout_is_not_replaced(controller):
+def test_the_origin_of_an_installed_timer_is_read_from_its_service(controller):
     controller.systemd().put(WATCH, dry=False)
 
+    origin = controller.systemd().origin(WATCH.name)
+
+    assert origin == WATCH.origin
     with pytest.raises(ScheduleError, match=r"inventory none, directory /project\)"):
-        controller.systemd().put(replace(WATCH, project="/other"), dry=True)
+        check_origin(replace(WATCH, project="/other"), origin)

@@ -20,7 +20,7 @@ from ..module_utils.cloud.errors import CloudError, NotConfigured, one_line
 from ..module_utils.cloud.host_keys import KnownHostsFile
 from ..module_utils.cloud.http import RetryPolicy
 from ..module_utils.cloud.session import ApiSettings
-from ..module_utils.schedule.run_schedule import PREFIX, Owner, ScheduleError
+from ..module_utils.schedule.run_schedule import PREFIX, Origin, ScheduleError
 from ..module_utils.schedule.timers import keeper
 from ..module_utils.worker.doctor_finding import (
     OK,
@@ -171,11 +171,10 @@ class ActionModule(ActionBase):
         with suppress(ScheduleError):
             timers = keeper()
             project = f"{self._vars.get('playbook_dir', '')}/.."
-            own = Owner.of(project, self._vars.get("ansible_inventory_sources", ()))
-            # Ignore a timer that another inventory or checkout on this controller owns. Accept a
-            # timer with an unknown owner (None), because a failed change of this inventory's own
-            # timer can leave its owner unreadable.
-            if name in timers.names() and timers.owner(name) in (None, own):
+            own = Origin.of(project, self._vars.get("ansible_inventory_sources", ()))
+            # Ignore a timer that was scheduled from another inventory or checkout, but not one of
+            # unknown origin (None): a failed change of this inventory's timer may have left it.
+            if name in timers.names() and timers.origin(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)
         try:

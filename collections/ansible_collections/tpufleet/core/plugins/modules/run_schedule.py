@@ -117,6 +117,7 @@ from ..module_utils.schedule.run_schedule import (
     check,
     check_environment,
     check_former_name,
+    check_origin,
     playbook_arguments,
 )
 from ..module_utils.schedule.timers import keeper
@@ -170,6 +171,7 @@ def main() -> None:
         if params["state"] == "present":
             timer = requested_timer(params)
             check_former_name(timer, timers.names())
+            check_origin(timer, timers.origin(timer.name))
             before, after = timers.put(timer, module.check_mode)
         elif params["state"] == "absent":
             if params["name"] not in timers.names():

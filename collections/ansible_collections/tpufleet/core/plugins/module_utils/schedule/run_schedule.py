@@ -47,15 +47,15 @@ class ScheduleError(Exception):
 
 
 @dataclass(frozen=True)
-class Owner:
-    """The checkout of tpufleet and the inventories for which a timer runs its playbook."""
+class Origin:
+    """The checkout of tpufleet and the inventories from which a timer was scheduled."""
 
     project: str
     inventories: tuple[str, ...]
 
     @classmethod
-    def of(cls, project: str, inventories: Iterable[str]) -> Owner:
-        """Return an owner with absolute paths without symbolic links, so that == compares owners.
+    def of(cls, project: str, inventories: Iterable[str]) -> Origin:
+        """Return an origin whose paths are absolute and have no symbolic links, so that == works.
 
         An inventory with a comma is a list of hosts, not a path, and stays as it is.
         """
@@ -89,9 +89,9 @@ class Timer:
         return f"{PREFIX}{self.verb}{target}" + (f"_{self.zone}" if self.zone else "")
 
     @property
-    def owner(self) -> Owner:
+    def origin(self) -> Origin:
         """The checkout and the inventories of the timer."""
-        return Owner.of(self.project, _inventories(self.arguments))
+        return Origin.of(self.project, _inventories(self.arguments))
 
     @property
     def lock(self) -> Path:
@@ -174,17 +174,17 @@ def playbook_arguments(
     return (*where, f"playbooks/{verb}.yml", *more)
 
 
-def check_owner(timer: Timer, owner: Owner | None) -> None:
-    """Raise ScheduleError if an installed timer with this timer's name has another owner.
+def check_origin(timer: Timer, origin: Origin | None) -> None:
+    """Raise ScheduleError if an installed timer with this timer's name has another origin.
 
-    ``owner`` is the owner of the installed timer, None if no timer with this name is installed or
-    its owner is not known.
+    ``origin`` is that of the installed timer, None if no timer with this name is installed or its
+    origin is not known.
     """
-    if owner in (None, timer.owner):
+    if origin in (None, timer.origin):
         return
     raise ScheduleError(
         f"{timer.name}: this controller has a timer of this name for another inventory or checkout "
-        f"(inventory {', '.join(owner.inventories) or 'none'}, directory {owner.project}). To "
+        f"(inventory {', '.join(origin.inventories) or 'none'}, directory {origin.project}). To "
         "replace it, remove it first: ansible-playbook playbooks/schedule.yml "
         f"-e remove={timer.name}"
     )
@@ -205,8 +205,8 @@ def check_former_name(timer: Timer, names: Sequence[str]) -> None:
         )
 
 
-def service_owner(text: str) -> Owner | None:
-    """Parse the owner of a timer from its service unit; None if the text has another format."""
+def service_origin(text: str) -> Origin | None:
+    """Parse the origin of a timer from its service unit; None if the text has another format."""
     project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     command = re.search(r"^ExecStart=:(.+)$", text, re.MULTILINE)
     if not project or not command:
@@ -215,14 +215,14 @@ def service_owner(text: str) -> Owner | None:
         words = shlex.split(command[1].replace("%%", "%"))
     except ValueError:
         return None
-    return Owner.of(project[1].replace("%%", "%"), _inventories(words))
+    return Origin.of(project[1].replace("%%", "%"), _inventories(words))
 
 
-def cron_owner(line: str) -> Owner | None:
-    """Parse the owner of a timer from its crontab line; None if the line has another format."""
+def cron_origin(line: str) -> Origin | None:
+    """Parse the origin of a timer from its crontab line; None if the line has another format."""
     try:
         words = shlex.split(line.replace(r"\%", "%"))
-        return Owner.of(words[words.index("cd") + 1], _inventories(words))
+        return Origin.of(words[words.index("cd") + 1], _inventories(words))
     except ValueError:
         return None
 
@@ -335,7 +335,7 @@ def with_line(crontab: str, name: str, line: str) -> str:
 
 
 def _inventories(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of the options ``-i`` in the words of a command."""
+    """Return the inventories that a command names by its options ``-i``."""
     return tuple(value for option, value in pairwise(words) if option == "-i")
 
 

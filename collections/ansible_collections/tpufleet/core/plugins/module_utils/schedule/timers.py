@@ -10,14 +10,13 @@ from pathlib import Path
 
 from .run_schedule import (
     PREFIX,
-    Owner,
+    Origin,
     ScheduleError,
     Timer,
-    check_owner,
     cron_line,
-    cron_owner,
+    cron_origin,
     service,
-    service_owner,
+    service_origin,
     timer_unit,
     with_line,
 )
@@ -64,12 +63,12 @@ class Systemd:
         found = re.search(r"^OnUnitActiveSec=([0-9]+)s$", self._text(f"{name}.timer"), re.MULTILINE)
         return int(found[1]) if found else 0
 
-    def owner(self, name: str) -> Owner | None:
+    def origin(self, name: str) -> Origin | None:
         """Return the checkout and the inventories of a timer; None if they are not known.
 
         A service unit without a timer unit is ignored: a failed installation may have left it.
         """
-        return service_owner(self._text(f"{name}.service")) if name in self.names() else None
+        return service_origin(self._text(f"{name}.service")) if name in self.names() else None
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's status and its service's log."""
@@ -79,10 +78,8 @@ class Systemd:
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer; return the text of its units before and after.
 
-        With ``dry``, nothing is changed. Raises ScheduleError if a timer of another owner has the
-        name.
+        With ``dry``, nothing is changed.
         """
-        check_owner(timer, self.owner(timer.name))
         if timer.at:
             elapses = run(["systemd-analyze", "calendar", timer.at])
             if "Next elapse: never" in elapses:
@@ -152,20 +149,16 @@ class Cron:
             return 0
         return 60 * int(found[1]) if found[1] else 3600 * int(found[2] or 24)
 
-    def owner(self, name: str) -> Owner | None:
+    def origin(self, name: str) -> Origin | None:
         """Return the checkout and the inventories of a timer; None if they are not known."""
-        return cron_owner(self._line(name))
+        return cron_origin(self._line(name))
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's crontab line and cron's status."""
         return f"crontab -l | grep {name}; systemctl status cron || service cron status"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer, unless ``dry``; return the crontab before and after.
-
-        Raises ScheduleError if a timer of another owner has the name.
-        """
-        check_owner(timer, self.owner(timer.name))
+        """Create or change a timer, unless ``dry``; return the crontab before and after."""
         if not dry:
             timer.lock.parent.mkdir(parents=True, exist_ok=True)
         return self._change(timer.name, cron_line(timer), dry)
