@@ -84,7 +84,7 @@ def test_foreign_tpus_are_marked_and_do_not_make_a_complete_fleet_incomplete():
     lines = list(planned([DEMO], nodes, foreign_text=foreign_to_mine).lines())
     where = "(us-central2-b, v4-16, READY, 2 workers) is foreign"
     assert f"TPU old {where}: it has no label tpufleet-fleet" in lines
-    assert f"TPU hers {where}: it belongs to the fleet 'b'" in lines
+    assert f"TPU hers {where}: it belongs to the fleet 'b', not to mine" in lines
     assert "chips v4 on demand in us-central2-b: 24 held, 0 more wanted" in lines
     assert "nothing to do: the fleet is as desired" in lines
 

@@ -46,7 +46,7 @@ def foreign_text(labels: Mapping[str, str], fleet_name: str) -> str:
     """Return why a TPU with these labels is foreign; empty if it belongs to this fleet."""
     owner = owner_of(labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
-        return f"it belongs to the fleet {labels[LABEL]!r:.80}"
+        return f"it belongs to the fleet {labels[LABEL]!r:.80}, not to {fleet_name}"
     return f"it has no label {LABEL}" if owner is Owner.NOBODY else ""
 
 
@@ -59,8 +59,8 @@ def adoption_blocker(node: Node, fleet_name: str, adopt: bool) -> str:
     owner = owner_of(node.labels, fleet_name)
     if owner is Owner.OTHER_FLEET:
         return (
-            f"TPU {node.where}: it belongs to the fleet {node.labels[LABEL]!r:.80}, not to "
-            f"{fleet_name}. Choose another name: $EDITOR inventory/*/group_vars/all/fleet.yml"
+            f"TPU {node.where}: {foreign_text(node.labels, fleet_name)}. "
+            "Choose another name: $EDITOR inventory/*/group_vars/all/fleet.yml"
         )
     if owner is Owner.NOBODY and not adopt:
         return (
@@ -98,9 +98,5 @@ def deletion_blocker(node: Node, expected: NodeIdentity, fleet_name: str) -> str
             f"{where}: another TPU has this name now (id {node.id or 'unknown'}, expected "
             f"{expected.id})"
         )
-    owner = owner_of(node.labels, fleet_name)
-    if owner is Owner.NOBODY:
-        return f"{where}: it does not belong to this fleet (no label {LABEL})"
-    if owner is Owner.OTHER_FLEET:
-        return f"{where}: it belongs to the fleet {node.labels[LABEL]!r:.80}, not to {fleet_name}"
-    return ""
+    why = foreign_text(node.labels, fleet_name)
+    return f"{where}: {why}" if why else ""
