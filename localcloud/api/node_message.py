@@ -243,7 +243,7 @@ def _with_defaults(fields: Mapping[str, Any], accelerator: catalog.Accelerator) 
 
 
 def write(node: Node, version: Version = Version.V2) -> dict[str, Any]:
-    """Return a node as a Node message of this API version."""
+    """Return a node as a Node message of an API version."""
     return in_version(stored(node), version)
 
 

@@ -21,7 +21,7 @@ FIELDS = ("done", "name", "metadata.target", "metadata.verb", "error.code")
 
 
 def write(operation: Operation, version: Version = Version.V2) -> dict[str, Any]:
-    """Return an operation as a message of this API version.
+    """Return an operation as a message of an API version.
 
     ``apiVersion`` in the message is the version of the call that started the operation. ``done`` is
     present even if it is false, because SkyPilot requires it; other empty fields are omitted.

@@ -41,7 +41,7 @@ DISK_GIB = 100
 # The subdirectory of a machine's directory on the host with copies of its public ssh host keys.
 HOST_KEYS = "host-keys"
 _DISK, _BALLAST = "disk", "ballast"
-# Types of a machine's ssh host keys; without RSA, because generating an RSA key takes too long.
+# Types of the ssh host keys that a machine gets. RSA is left out: such a key takes long to create.
 _KEY_TYPES = ("ed25519", "ecdsa")
 # Loop that starts nspawn again when the guest reboots: with --keep-unit, nspawn then exits with 133
 # (systemd-nspawn(1)). On a host with systemd, RestartForceExitStatus= replaces the loop.

@@ -108,7 +108,8 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(
     tasks = [task for task in tasks if "shared directories" in task["name"]]
     damage = f"chmod 0777 {cache}; chown 0:0 {checkpoints}"
     replace = f"rmdir {cache}; mkdir {other}; ln -s {other} {cache}; chown -h {uid} {cache}"
-    # Each step runs a command, then the role: (command, check mode, changed directories).
+    # For each step: a command that prepares it, whether the role then runs in check mode, and the
+    # directories that the role reports as changed.
     steps = [
         (f"install -d -o {uid} {shared}", True, [checkpoints, cache]),
         ("true", False, [checkpoints, cache]),

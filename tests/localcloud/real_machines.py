@@ -28,7 +28,10 @@ def new_key(directory: Path) -> Path:
 def ssh(
     key: Path, address: str, command: str, user: str = "tpu", *, connect_s: int = 10
 ) -> subprocess.CompletedProcess:
-    """Run a command on a machine, for 120 s at most; connecting may take ``connect_s`` seconds."""
+    """Run a command on a machine over ssh, for at most 120 s.
+
+    Connecting may take ``connect_s`` seconds.
+    """
     return subprocess.run(
         ["ssh", "-i", str(key), "-o", "StrictHostKeyChecking=accept-new", "-o",
          f"UserKnownHostsFile={key.parent / 'known_hosts'}", "-o", f"ConnectTimeout={connect_s}",

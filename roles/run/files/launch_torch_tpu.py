@@ -64,8 +64,8 @@ def addresses(endpoints):
 def shape(tpu_env):
     """Return the number of chips of the whole slice along x, y and z, such as ``2,2,4``.
 
-    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if it lacks the bounds
-    of a host (in chips) or of the slice (in hosts).
+    ``tpu_env`` is the metadata attribute ``tpu-env``. Raises ValueError if the bounds
+    of a host (in chips) or of the slice (in hosts) are missing.
     """
     bounds = {match[1]: match.groups()[1:] for match in _BOUNDS.finditer(tpu_env)}
     if len(bounds) != 2:

@@ -94,7 +94,7 @@ class Controller:
         return WatchPass(**(defaults | more))
 
     def snapshot(self, answers: dict[str, Any] | None = None, **more: Any) -> Snapshot:
-        """Return a snapshot of the TPUs and workers' answers; by default, no worker has a run."""
+        """Return the listed TPUs and the workers' answers; by default, all workers are idle."""
         hosts = {
             f"{tpu.name}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
             for tpu in self.listing

@@ -85,7 +85,10 @@ def test_two_controllers_never_hold_a_lease_in_a_bucket_at_once(emulator, tmp_pa
 
 
 class TwoControllers(RuleBasedStateMachine):
-    """Two controllers with different clocks: a lease has one holder at a time, and fences grow."""
+    """Two controllers, whose clocks differ, acquire and release one lease in a random order.
+
+    At most one of them holds the lease at any time, and each new lease has a larger fence.
+    """
 
     def __init__(self) -> None:
         super().__init__()

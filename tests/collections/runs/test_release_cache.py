@@ -112,7 +112,7 @@ def test_a_release_that_is_not_cached_is_an_error(tmp_path):
 
 def test_code_that_changes_while_it_is_copied_is_not_cached(code):
     tree, name = staged(code)
-    # The staged tree consists of hard links, so this write also changes the tree.
+    # The staged tree has hard links to the files of the code, so this changes the tree, too.
     (code / "train/main.py").write_text("print('changed')\n")
     releases = code.with_name("releases")
 

@@ -51,7 +51,7 @@ def test_users_own_keys_stay_and_metadata_keys_are_replaced():
 
 @pytest.fixture
 def home(tmp_path):
-    """A directory like /home, which contains the home of the current user."""
+    """A stand-in for /home that contains the home directory of the current user."""
     (tmp_path / getpass.getuser()).mkdir()
     return tmp_path
 

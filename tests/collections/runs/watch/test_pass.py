@@ -306,7 +306,7 @@ def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(cont
     controller.pass_once()
     if passes == 2:
         controller.listing = [recreated]
-        # This list is an inventory's, which has no creation times of TPUs.
+        # An inventory does not contain when a TPU was created, so its listing has 0.0 instead.
         snapshot = controller.snapshot(listings=((replace(recreated, created=0.0),),))
         controller.pass_once(snapshot)
 

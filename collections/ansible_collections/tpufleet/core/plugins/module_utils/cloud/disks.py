@@ -54,7 +54,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key of the disk. No TPU and no later disk of the same name has it."""
+        """Key of the disk: different from those of all TPUs and of a later disk with this name."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:
