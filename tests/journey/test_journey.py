@@ -70,7 +70,6 @@ def test_setup_with_renew_changes_only_the_stamp(fleet):
     renewed = fleet.must_play("setup.yml", "-e", "renew=true")
     # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", renewed.output)) == {"2"}, renewed.output[-4000:]
-    assert fleet.must_play("setup.yml").changed() == 0
 
 
 def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):

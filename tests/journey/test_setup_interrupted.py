@@ -157,7 +157,3 @@ def test_setup_with_renew_only_rewrites_the_stamps(fleet):
     # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", again.output)) == {"2"}, again.output[-4000:]
     assert stamps(fleet) == before
-
-
-def test_a_worker_with_a_valid_stamp_is_skipped(fleet):
-    assert fleet.must_play("setup.yml").changed() == 0

@@ -85,21 +85,3 @@ def test_a_run_with_a_bucket_starts_and_writes_its_done_marker_there(fleet, code
     assert workers_that_began(fleet, "bucketed") == list(WORKERS)
     [marker] = (fleet.cloud.directory / "bucket").rglob("bucketed/tpufleet-done.json")
     assert json.loads(marker.read_bytes())["attempt"] == 1
-
-
-def test_run_directories_belong_to_root_and_log_truncation_follows_no_link(fleet):
-    """Setup corrects the owner on a worker whose run directories belong to the trainer's user."""
-    fleet.on("demo-w0", "chown", "tpufleet:", "/var/lib/tpufleet", RUNS)
-    fleet.on("demo-w0", "install", "-d", "-o", "tpufleet", f"{RUNS}/linked")
-    fleet.on("demo-w0", "sh", "-c", "echo roots > /run/target; chmod 600 /run/target")
-    fleet.on(
-        "demo-w0", "su", "-s", "/bin/sh", "tpufleet", "-c", f"ln -s /run/target {RUNS}/linked/log"
-    )
-
-    fleet.must_play("setup.yml", "-e", "renew=true", "--limit", "localhost,demo-w0")
-    rotate = "logrotate --force --state /run/logs /etc/logrotate.d/tpufleet; cat /run/target"
-    assert "roots" in fleet.on("demo-w0", "sh", "-c", rotate)
-    owners = fleet.on("demo-w0", "stat", "-c", "%U", "/var/lib/tpufleet", RUNS, f"{RUNS}/linked")
-    assert owners.split() == ["root", "root", "tpufleet"]
-    mode = fleet.on("demo-w0", "stat", "-c", "%U %a", "/run/target")
-    assert mode.split() == ["root", "600"]
