@@ -73,10 +73,10 @@ test-compile: env-dev env-compile ## Compile every preset for every kind of TPU 
 test-large: env-dev env-transformers ## Compare the trainer with transformers: Llama 3.2 1B and Qwen3 0.6B with random weights (12 GB of memory)
 	@TPUFLEET_LARGE=1 $(PYTHON) -m pytest tests/train/test_large_models.py
 
-SECRETS := tests/journey/test_secrets_and_ports.py
+SECRETS := tests/journey/test_secrets.py
 
 .PHONY: test-molecule
-test-molecule: env-dev ## Test the roles on machines (check, converge, idempotence, verify); on the same machines, test secrets and open ports
+test-molecule: env-dev ## Test the roles on machines (check, converge, idempotence, verify); on the same machines, test secrets
 	@trap '$(AS_ROOT) $(LOCALCLOUD) --name molecule down --yes' EXIT; trap 'exit 130' INT TERM; \
 	$(AS_ROOT) $(LOCALCLOUD) --name molecule up && $(AS_ROOT) molecule test --scenario-name default && \
 	$(AS_ROOT) env TPUFLEET_TEST_CLOUD=molecule $(PYTHON) -m pytest $(SECRETS)

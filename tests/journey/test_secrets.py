@@ -1,11 +1,9 @@
-"""Outsiders reach only the ssh port, and only the run itself can read its secrets."""
+"""Only the run itself can read its secrets."""
 
-import asyncio
 import contextlib
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,29 +15,19 @@ from localcloud.machines import processes
 pytestmark = pytest.mark.machines
 RUN = "guarded"
 PLANTED = {"WANDB_API_KEY": "planted-wandb-5f1c0a77", "HF_TOKEN": "planted-hub-93be26d4"}
-# An address outside every fleet and local cloud (RFC 5737).
-OUTSIDE = "203.0.113.77"
-SSH = 22
-KNOWN_PORTS = (53, 80, 111, 443, 2049, 6006, 8080, 8470, 8471, 8476, 8477, 8478, 9009)
-LISTENER = (
-    "import socket, time; "
-    "held = [socket.create_server(('', port)) for port in (6006, 8476)]; "
-    "time.sleep(600)"
-)
 # Directories to search for secrets that other users of a worker can read.
 READABLE = (
     *("/etc", "/var", "/run", "/home", "/root", "/mnt", "/srv", "/opt/tpufleet/releases"),
     *("/tmp", "/dev/shm"),  # noqa: S108
 )
 NOBODY = 65534
-MAX_CONNECTIONS, CONNECT_TIMEOUT_S = 500, 1.0
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     # Put the secrets into the inventory, because watch.yml and restart.yml read them from there.
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), secrets=PLANTED)
-    with own_or_existing_cloud("no-way-in") as cloud:
+    with own_or_existing_cloud("secrets") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         # With renew=true, an existing cloud is set up again with these secrets.
@@ -47,82 +35,8 @@ def fleet(tmp_path_factory):
         yield fleet
 
 
-# Tests of ports.
-
-
-@pytest.fixture
-def from_outside() -> Iterator[str]:
-    """Give this computer an address outside the fleet."""
-    link = ["dev", "lo"]
-    subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", *link], check=True)
-    try:
-        yield OUTSIDE
-    finally:
-        subprocess.run(["ip", "address", "delete", f"{OUTSIDE}/32", *link], check=False)
-
-
-@pytest.fixture
-def listeners(fleet: Fleet) -> Iterator[None]:
-    """Listen on every address of each worker, like a trainer or TensorBoard."""
-    for worker in workers(fleet):
-        run = ["systemd-run", "--quiet", "--collect", "--unit=test-listener"]
-        fleet.on(worker, *run, "python3", "-c", LISTENER)
-    yield
-    for worker in workers(fleet):
-        fleet.on(worker, "systemctl", "stop", "test-listener")
-
-
 def workers(fleet: Fleet) -> list[str]:
     return fleet.groups()["tpu"]
-
-
-def address_of(fleet: Fleet, worker: str) -> str:
-    [address] = fleet.on(worker, "hostname", "-I").split()
-    return address
-
-
-def listening(fleet: Fleet, worker: str) -> set[int]:
-    """Return the TCP ports on which any process of a worker listens."""
-    rows = fleet.on(worker, "ss", "-Htln").splitlines()
-    return {int(row.split()[3].rpartition(":")[2]) for row in rows if row.strip()}
-
-
-def open_ports(source: str, address: str, ports: set[int]) -> set[int]:
-    """Return those of ``ports`` that accept a TCP connection from ``source``."""
-
-    async def connect(port: int, limit: asyncio.Semaphore) -> int | None:
-        async with limit:
-            connection = asyncio.open_connection(address, port, local_addr=(source, 0))
-            try:
-                _, writer = await asyncio.wait_for(connection, CONNECT_TIMEOUT_S)
-            except (OSError, TimeoutError):
-                return None
-            writer.close()
-            return port
-
-    async def scan() -> set[int]:
-        limit = asyncio.Semaphore(MAX_CONNECTIONS)
-        open_or_none = await asyncio.gather(*(connect(port, limit) for port in sorted(ports)))
-        return {port for port in open_or_none if port is not None}
-
-    return asyncio.run(scan())
-
-
-def test_outsiders_can_connect_only_to_ssh(fleet, from_outside, listeners):
-    names = workers(fleet)
-    for worker, peer in zip(names, reversed(names), strict=True):
-        used = listening(fleet, worker)
-        assert {SSH, 6006, 8476} <= used
-        address = address_of(fleet, worker)
-        ports = used | set(KNOWN_PORTS) | set(range(1, 1025)) | set(range(1025, 65536, 97))
-
-        assert open_ports(from_outside, address, ports) == {SSH}
-
-        # Other workers of the fleet can connect.
-        fleet.on(peer, "bash", "-c", f"exec 3<>/dev/tcp/{address}/8476")
-
-
-# Tests of secrets.
 
 
 class ProcessList:
