@@ -1,4 +1,4 @@
-"""The service that stores the output of runs, run as a process with an emulated bucket."""
+"""The program that stores the output of runs, with an emulated bucket."""
 
 import json
 import os
@@ -8,11 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
@@ -24,25 +22,24 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.output_stream
 )
 
 from harness.emulated_storage import BUCKET, emulated_storage
-from harness.playbooks import ROOT
-from harness.unit_program import unit_program
+from harness.scripted_api import Reply, Request, error
+from harness.unit_program import PROGRAMS, load_program, unit_program
 from harness.valid_record import launch_spec
 from tests.collections.modules.test_launchers import free_port, wait_for
 
-FILES = ROOT / "roles/run/files"
+store_outputs = load_program("store_outputs")
 LONG_LOG = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
 """A log of several segments."""
 
 
 class Worker:
-    """A worker with the run ``mine`` and the service that stores its output."""
+    """A worker with the run ``mine``, whose output is stored in a bucket."""
 
-    def __init__(self, state: Path, emulator: str, bucket: str) -> None:
+    def __init__(self, state: Path, emulator: str) -> None:
         self.state, self.folder, self.emulator = state, state / "runs/mine", emulator
-        self.location = f"gs://{bucket}/{state.name}/mine"
+        self.location = f"gs://{BUCKET}/{state.name}/mine"
         self.folder.mkdir(parents=True)
-        self.program = FILES / "store_outputs"
-        self.process: subprocess.Popen[str] | None = None
+        self.outputs = store_outputs.Outputs(state / "runs")
 
     def begin(self, number: int, run: str = "mine", **fields: Any) -> None:
         """Begin an attempt as the program ``attempt`` does."""
@@ -60,17 +57,7 @@ class Worker:
         """End an attempt as the program ``attempt_end`` does."""
         environ = {"TPUFLEET_RUN_DIR": str(self.folder), "TPUFLEET_ATTEMPT": str(number)}
         systemd = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "75"}
-        subprocess.run([FILES / "attempt_end", "mine"], env=environ | systemd, check=True)
-
-    def start(self) -> None:
-        environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(self.state)}
-        command = [sys.executable, "-I", self.program]  # with -I, as in the program's shebang
-        self.process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
-
-    def stop(self) -> str:
-        """End the service as systemd does; return what it reported."""
-        self.process.terminate()
-        return self.process.communicate(timeout=60)[1]
+        subprocess.run([PROGRAMS / "attempt_end", "mine"], env=environ | systemd, check=True)
 
     def stored(self, number: int = 1, name: str = "log") -> str:
         """Return an attempt's stored stream (``log``, ``metrics``) or other object of this name."""
@@ -82,112 +69,66 @@ class Worker:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, emulator: str) -> Iterator[Worker]:
-    machine = Worker(tmp_path, emulator, BUCKET)
-    yield machine
-    if machine.process and machine.process.poll() is None:
-        machine.process.send_signal(signal.SIGKILL)
-        machine.process.wait()
+def worker(tmp_path: Path, emulator: str) -> Worker:
+    return Worker(tmp_path, emulator)
 
 
 def test_an_attempt_is_stored_while_it_runs_and_when_it_has_ended(worker):
     worker.write("of an earlier attempt\n")
     worker.begin(1)
-    worker.start()
     worker.write("one\n")
     worker.write('{"step": 1}\n', "metrics.jsonl")
-    wait_for(lambda: worker.stored() == "one\n")
+    worker.outputs.store()
+    assert worker.stored() == "one\n"
 
     worker.write("two\nlast words")
     worker.end(1)
-    wait_for(lambda: worker.stored(name="exit.json") != "")
+    worker.outputs.store()
 
     assert worker.stored() == "one\ntwo\nlast words"
     assert worker.stored(name="metrics") == '{"step": 1}\n'
     start, ended = (json.loads(worker.stored(name=name)) for name in ("start.json", "exit.json"))
     assert (start["run"], start["attempt"], start["worker"]) == ("mine", 1, "pod-w0")
     assert (ended["attempt"], ended["status"]) == (1, "75")
-    wait_for(lambda: not list((worker.folder / "output").iterdir()))
+    assert not list((worker.folder / "output").iterdir())
 
 
 def test_the_output_of_a_lost_attempt_is_stored_after_a_reboot_and_after_the_next_launch(worker):
     worker.begin(1)
     worker.write("one\n")
-    worker.start()
-    wait_for(lambda: worker.stored() == "one\n")
-    worker.process.kill()
-    worker.process.wait()
+    worker.outputs.store()
     worker.write("written before the power cut")
     worker.begin(2)
     worker.write("\nof the second\n")
 
-    worker.start()
+    store_outputs.Outputs(worker.state / "runs").store()
 
-    wait_for(lambda: worker.stored(2) == "\nof the second\n")
+    assert worker.stored(2) == "\nof the second\n"
     assert worker.stored() == "one\nwritten before the power cut"
 
 
-def test_the_service_stores_new_output_before_it_ends(worker):
-    worker.begin(1)
-    worker.start()
-    wait_for(lambda: worker.stored(name="start.json") != "")
-
-    worker.write("at the shutdown\n")
-    errors = worker.stop()
-
-    assert worker.stored() == "at the shutdown\n"
-    assert errors == ""
-
-
-def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worker):
-    for release in ("old", "new"):
-        shutil.copytree(FILES, worker.state / release)
-    link = worker.state / "programs"
-    link.symlink_to("old")
-    worker.program = link / "store_outputs"
-    worker.begin(1)
-    worker.start()
-    wait_for(lambda: worker.stored(name="start.json") != "")
-
-    link.unlink()
-    link.symlink_to("new")
-
-    assert worker.process.wait(timeout=60) == 0
-
-
-def test_the_service_continues_after_its_machine_was_suspended(worker):
-    worker.begin(1)
-    worker.start()
-    wait_for(lambda: worker.stored(name="start.json") != "")
-    worker.process.send_signal(signal.SIGSTOP)
-    time.sleep(6)  # longer than the interval at which the service stores output
-    worker.write("one\n")
-    worker.process.send_signal(signal.SIGCONT)
-
-    wait_for(lambda: worker.stored() == "one\n")
-    assert worker.process.poll() is None
-
-
-def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(tmp_path):
+def test_an_unreachable_bucket_is_reported_once_and_gets_all_output_later(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(store_outputs, "EVERY_SECONDS", 0)
     port = free_port()
-    worker = Worker(tmp_path, f"http://127.0.0.1:{port}", BUCKET)
+    worker = Worker(tmp_path, f"http://127.0.0.1:{port}")
     worker.begin(1)
     worker.write(LONG_LOG)
-    worker.start()
-    try:
-        time.sleep(12)  # long enough for two uploads to fail
-        with emulated_storage(port):
-            wait_for(lambda: worker.stored() == LONG_LOG)
-            errors = worker.stop()
-    finally:
-        worker.process.kill()
-    assert [line.partition(" (")[0] for line in errors.splitlines()] == [
+
+    for _ in range(2):
+        worker.outputs.store()
+    with emulated_storage(port):
+        worker.outputs.store()
+        assert worker.stored() == LONG_LOG
+
+    assert [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
         f"gs://{BUCKET}: output not stored",
         f"gs://{BUCKET}: output is stored again",
     ]
 
 
-def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker):
+def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker, capsys):
     worker.begin(1, "also", location=worker.location.replace("mine", "also"))
     (worker.state / "runs/also/output/1.state.json").mkdir()
     worker.begin(1, "away", location="gs://no-such-bucket/runs/away")
@@ -195,50 +136,49 @@ def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker
     worker.begin(1)
     worker.write("one\n")
 
-    worker.start()
+    worker.outputs.store()
 
-    wait_for(lambda: worker.stored() == "one\n")
-    errors = worker.stop()
+    assert worker.stored() == "one\n"
+    errors = capsys.readouterr().err
     assert "also: output not stored (Is a directory). It stays on" in errors
     assert "gs://no-such-bucket: output not stored (HTTP 404" in errors
 
 
-def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker):
-    objects: dict[str, bytes] = {}
+def test_a_run_whose_objects_are_refused_does_not_delay_another_in_the_same_bucket(
+    tmp_path, scripted
+):
+    def respond(request: Request) -> Reply:
+        return error(403, "refused") if "/also/" in unquote(request.query) else Reply()
 
-    class Storage(BaseHTTPRequestHandler):
-        """A fake bucket; attempt 2 begins when it receives the first segment of attempt 1."""
+    scripted.handler = respond
+    worker = Worker(tmp_path, scripted.endpoint)
+    for run in ("also", "mine"):
+        worker.begin(1, run, location=worker.location.replace("mine", run))
+        worker.write("one\n", run=run)
 
-        def do_POST(self) -> None:
-            name = parse_qs(urlsplit(self.path).query)["name"][0].partition("/mine/")[2]
-            if name == "1/0/log/000000000000" and name not in objects:
-                worker.begin(2)
-                worker.write("of the second\n")
-            objects[name] = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.end_headers()
+    worker.outputs.store()
 
-        def log_message(self, *_: object) -> None:
-            """Keep the test's output empty."""
+    assert any("/mine/1/0/log/" in unquote(request.query) for request in scripted.asked)
 
-    def stored(start: str) -> str:
-        return b"".join(
-            objects[name] for name in sorted(objects) if name.startswith(start)
-        ).decode()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
-        Thread(target=server.serve_forever).start()
-        try:
-            worker.emulator = f"http://127.0.0.1:{server.server_port}"
-            worker.begin(1)
-            worker.write(LONG_LOG)
-            worker.start()
-            wait_for(lambda: "2/0/log/000000000000" in objects)
-        finally:
-            server.shutdown()
+def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker, monkeypatch):
+    upload = store_outputs.write_object
 
-    assert stored("1/0/log/") == LONG_LOG
-    assert stored("2/0/log/") == "of the second\n"
+    def write_object(api: Any, url: str, content: bytes) -> None:
+        if url.endswith("/1/0/log/000000000000") and not (worker.folder / "output/2.json").exists():
+            worker.begin(2)
+            worker.write("of the second\n")
+        upload(api, url, content)
+
+    monkeypatch.setattr(store_outputs, "write_object", write_object)
+    worker.begin(1)
+    worker.write(LONG_LOG)
+
+    for _ in range(2):
+        worker.outputs.store()
+
+    assert worker.stored(1) == LONG_LOG
+    assert worker.stored(2) == "of the second\n"
 
 
 def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worker):
@@ -250,39 +190,56 @@ def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worke
 
     subprocess.run(command, env=environ | {"STORAGE_EMULATOR_HOST": worker.emulator}, check=True)
     worker.end(1)
-    worker.start()
+    worker.outputs.store()
 
-    wait_for(lambda: worker.stored(name="exit.json") != "")
+    assert worker.stored(name="exit.json") != ""
     header, line = worker.stored().splitlines()
     assert header.endswith("attempt 1")
     assert line == "from the trainer"
 
 
-def test_a_run_whose_objects_are_refused_does_not_delay_another_in_the_same_bucket(worker):
-    stored = set()
+@pytest.fixture
+def service(worker: Worker) -> Iterator[subprocess.Popen[str]]:
+    """The service on the worker, as a process that has begun to store attempt 1.
 
-    class Storage(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            name = parse_qs(urlsplit(self.path).query)["name"][0]
-            self.rfile.read(int(self.headers["Content-Length"]))
-            is_refused = "/also/" in name
-            stored.update(() if is_refused else {name})
-            self.send_response(403 if is_refused else 200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Storage) as server:
-        Thread(target=server.serve_forever).start()
-        worker.emulator = f"http://127.0.0.1:{server.server_port}"
-        worker.begin(1, "also", location=worker.location.replace("mine", "also"))
-        worker.write("refused\n", run="also")
-        worker.begin(1)
-        worker.write("one\n")
-        worker.start()
+    The link ``programs`` in the worker's state directory leads to its programs.
+    """
+    shutil.copytree(PROGRAMS, worker.state / "old")
+    (worker.state / "programs").symlink_to("old")
+    worker.begin(1)
+    # Use -I, as the shebang line of the program does.
+    command = [sys.executable, "-I", worker.state / "programs/store_outputs"]
+    environ = {"PATH": os.environ["PATH"], "TPUFLEET_STATE": str(worker.state)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(lambda: any("/log/" in name for name in stored))
+            wait_for(lambda: worker.stored(name="start.json") != "")
+            yield process
         finally:
-            server.shutdown()
-            worker.stop()
+            process.kill()
+
+
+def test_the_service_stores_new_output_before_it_ends(worker, service):
+    worker.write("at the shutdown\n")
+    service.terminate()
+
+    assert service.communicate(timeout=60)[1] == ""
+    assert worker.stored() == "at the shutdown\n"
+
+
+def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worker, service):
+    (worker.state / "old").rename(worker.state / "new")
+    link = worker.state / "programs"
+    link.unlink()
+    link.symlink_to("new")
+
+    assert service.wait(timeout=60) == 0
+
+
+def test_the_service_continues_after_its_machine_was_suspended(worker, service):
+    service.send_signal(signal.SIGSTOP)
+    time.sleep(6)  # longer than the interval at which the service stores output
+    worker.write("one\n")
+    service.send_signal(signal.SIGCONT)
+
+    wait_for(lambda: worker.stored() == "one\n")
+    assert service.poll() is None
