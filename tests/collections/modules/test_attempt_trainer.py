@@ -1,8 +1,6 @@
 """The program of a run's unit: it waits for its trainer, and tells other workers how that ends."""
 
 import fcntl
-import importlib.machinery
-import importlib.util
 import os
 import resource
 import signal
@@ -11,12 +9,25 @@ import sys
 
 import pytest
 
-from harness.playbooks import ROOT
+from harness.unit_program import PROGRAMS, load_program
+from tests.collections.modules.test_launchers import wait_for
 
-FILES = ROOT / "roles/run/files"
-sys.path.insert(0, str(FILES))
+sys.path.insert(0, str(PROGRAMS))
 
-from attempt_connection import Connection  # noqa: E402
+import trainer_end
+from attempt_connection import Connection
+
+SAVE = """
+import pathlib, signal, sys, time
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(2)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("began").touch()
+time.sleep(60)
+"""
+"""A trainer that a second SIGTERM would interrupt while it saves."""
 
 
 @pytest.fixture
@@ -24,12 +35,7 @@ def attempt():
     """The program ``attempt`` as a module; the test's signal handlers are restored afterwards."""
     numbers = (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     handlers = {number: signal.getsignal(number) for number in numbers}
-    loader = importlib.machinery.SourceFileLoader("attempt_program", str(FILES / "attempt"))
-    module = importlib.util.module_from_spec(
-        importlib.util.spec_from_loader("attempt_program", loader)
-    )
-    loader.exec_module(module)
-    yield module
+    yield load_program("attempt")
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -81,3 +87,36 @@ def test_a_full_disk_does_not_hide_that_another_worker_ended(attempt, connection
 
     assert os.WTERMSIG(trainer.wait()) == signal.SIGTERM
     assert trainer.ended_by == "pod-w1"
+
+
+def test_a_stopped_trainer_gets_only_one_sigterm_during_a_long_save(
+    attempt, connections, tmp_path, monkeypatch
+):
+    """The end of another worker's trainer must not interrupt the save of this one."""
+    monkeypatch.setattr(trainer_end, "EXIT_GRACE", 0.1)
+    own, other = connections
+    trainer = attempt.Trainer([sys.executable, "-c", SAVE], str(tmp_path), [own], lambda _: None)
+    wait_for((tmp_path / "began").exists)
+
+    for pid in (os.getpid(), trainer.pid):  # systemd sends SIGTERM to the unit and its trainer
+        os.kill(pid, signal.SIGTERM)
+    other.send({"ended": 75})
+
+    assert os.waitstatus_to_exitcode(trainer.wait()) == 75
+
+
+def test_sigterm_between_the_fork_and_the_trainer_s_program_ends_the_trainer(attempt, monkeypatch):
+    fork = os.fork
+
+    def stopped_fork() -> int:
+        pid = fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    monkeypatch.setattr(os, "fork", stopped_fork)
+    trainer = attempt.Trainer(["sleep", "60"], "/", [], lambda _: None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert os.WTERMSIG(trainer.wait()) == signal.SIGTERM
+    assert trainer.stopped

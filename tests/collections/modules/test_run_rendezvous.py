@@ -19,7 +19,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     rendezvous_port,
 )
 
-from harness.playbooks import ROOT
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
 from tests.collections.modules.test_launchers import wait_for
@@ -40,23 +39,6 @@ CRASH_ON_GO = (
     "sys.exit(1)"
 )
 RELEASE = launch_spec().release
-STOPPED_AT_FORK = """
-import importlib.machinery, importlib.util, os, signal, sys
-loader = importlib.machinery.SourceFileLoader("attempt", sys.argv[1])
-attempt = importlib.util.module_from_spec(importlib.util.spec_from_loader("attempt", loader))
-loader.exec_module(attempt)
-fork = os.fork
-def stopped_fork():
-    pid = fork()
-    if pid == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return pid
-os.fork = stopped_fork
-trainer = attempt.Trainer(["sleep", "60"], "/", [], lambda _: None)
-os.kill(os.getpid(), signal.SIGTERM)
-print(os.WTERMSIG(trainer.wait()), trainer.stopped)
-"""
-"""A trainer that gets SIGTERM before its program starts."""
 ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
 """The environment of a process that needs no rendezvous."""
 
@@ -413,27 +395,6 @@ def test_a_trainer_that_exits_with_0_after_sigterm_is_interrupted_and_not_done(w
     assert workers.code(0) == 75
 
 
-def test_a_stopped_trainer_gets_only_one_sigterm_during_a_long_save(workers):
-    """The end of another worker's trainer must not interrupt the save of this one."""
-    slow = (
-        "import pathlib, signal, sys, time\n"
-        "def save(*_):\n"
-        "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
-        "    time.sleep(17)  # longer than EXIT_GRACE\n"
-        "    sys.exit(75)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "pathlib.Path('began').touch()\n"
-        "time.sleep(60)"
-    )
-    for number in range(3):
-        workers.start(number, slow if number == 0 else SAVE)
-    workers.all_began()
-
-    stop(workers)
-
-    assert [workers.code(number) for number in range(3)] == [75, 75, 75]
-
-
 def test_a_trainer_that_is_done_leaves_the_others_alone(workers):
     for number in range(3):
         workers.start(number, TOUCH.format("" if number == 0 else "time.sleep(2)"))
@@ -456,15 +417,3 @@ def test_sigterm_during_the_rendezvous_ends_the_wait(workers):
 
     assert workers.code(0) == 75
     assert not workers.began(0)
-
-
-def test_sigterm_between_the_fork_and_the_trainer_s_program_ends_the_trainer():
-    result = subprocess.run(
-        [sys.executable, "-Bc", STOPPED_AT_FORK, ROOT / "roles/run/files/attempt"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert result.stdout.split() == [str(int(signal.SIGTERM)), "True"], result.stderr
