@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from harness.unit_program import PROGRAMS, load_program
-from tests.collections.modules.test_launchers import wait_for
+from tests.localcloud.api.local_api import wait_for
 
 sys.path.insert(0, str(PROGRAMS))
 

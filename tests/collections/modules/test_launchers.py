@@ -6,14 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.playbooks import ROOT
 from harness.scripted_api import Reply, Request, error
+from tests.localcloud.api.local_api import wait_for
 
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 from launch_torch import Placement
@@ -111,13 +111,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, errors
 
 
-def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("variables", "device"),
     [
@@ -210,17 +203,6 @@ def test_jax_starts_the_trainer_of_one_worker_unchanged(tmp_path):
     assert ended(process) == (0, f"{process.pid} False\n", "")
 
 
-@pytest.mark.parametrize(
-    "command", [["./train.sh"], ["python", "-c", "pass"], ["python", "-u"], ["python", "-m"]]
-)
-def test_jax_refuses_a_command_that_is_no_python_module_or_script(tmp_path, command):
-    code, _, errors = ended(launch(tmp_path, "jax", "--", *command, environ=contract(2)))
-
-    assert code == 2
-    assert "expected a Python module or script" in errors
-    assert "python -m MODULE" in errors
-
-
 def test_torch_starts_a_rank_for_each_chip_and_numbers_the_ranks_of_all_workers(tmp_path):
     environ = contract(2, 1, 9000) | {"OMP_NUM_THREADS": "7", "TPU_VISIBLE_CHIPS": "0,1"}
     command = ("torch", "--", "python", "-c", SHOW_ENVIRONMENT)
@@ -305,35 +287,35 @@ def test_a_stop_during_the_start_of_the_ranks_ends_all_of_them(tmp_path, started
         wait_for(lambda: os.killpg(started[0].pid, 0))
 
 
-@pytest.mark.parametrize("launcher", [("xla",), ("torch", "--processes", "2")])
-def test_a_program_that_does_not_exist_is_named(tmp_path, launcher):
-    code, _, errors = ended(launch(tmp_path, *launcher, "--", "pyhton", "train.py"))
-
-    assert code == 127
-    assert errors.startswith("tpufleet_launch: pyhton: No such file or directory. Name a program")
-
-
-@pytest.mark.parametrize("launcher", ["jax", "torch"])
-def test_a_launcher_outside_of_a_run_shows_how_to_use_it(tmp_path, launcher):
-    environ = {"PATH": os.environ["PATH"]}
-    code, _, errors = ended(launch(tmp_path, launcher, "--", "python", "a.py", environ=environ))
-
-    assert code == 2
-    assert "ansible-playbook train.yml -e command=" in errors
+NOT_PYTHON = "expected a Python module or script, not {!r}. Write: tpufleet_launch jax -- python -m"
+NOT_FOUND = "tpufleet_launch: pyhton: No such file or directory. Name a program"
+OUTSIDE = {"PATH": os.environ["PATH"]}
+"""Environment variables of a user who starts a launcher outside of a run."""
+IN_A_RUN = "Use tpufleet_launch in the command of a run: ansible-playbook train.yml -e command="
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "environ", "code", "error"),
     [
-        (["torch"], "no command. Write it after --: tpufleet_launch torch -- python"),
-        (["torch", "--processes", "0", "--", "python"], "a number from 1 to 9999, not '0'"),
-        (["tourch", "--", "python"], "invalid choice: 'tourch'"),
+        ("jax -- ./train.sh", contract(2), 2, NOT_PYTHON.format("./train.sh")),
+        ("jax -- python -c pass", contract(2), 2, NOT_PYTHON.format("python -c pass")),
+        ("jax -- python -u", contract(2), 2, NOT_PYTHON.format("python -u")),
+        ("jax -- python -m", contract(2), 2, NOT_PYTHON.format("python -m")),
+        ("xla -- pyhton train.py", contract(), 127, NOT_FOUND),
+        ("torch --processes 2 -- pyhton train.py", contract(), 127, NOT_FOUND),
+        ("jax -- python a.py", OUTSIDE, 2, IN_A_RUN),
+        ("torch -- python a.py", OUTSIDE, 2, IN_A_RUN),
+        ("torch", contract(), 2, "no command. Write it after --: tpufleet_launch torch -- python"),
+        ("torch --processes 0 -- python", contract(), 2, "a number from 1 to 9999, not '0'"),
+        ("tourch -- python", contract(), 2, "invalid choice: 'tourch'"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_the_expected_form(tmp_path, arguments, error):
-    code, _, errors = ended(launch(tmp_path, *arguments))
+def test_a_wrong_command_line_is_refused_with_the_expected_form(
+    tmp_path, arguments, environ, code, error
+):
+    exit_code, _, errors = ended(launch(tmp_path, *arguments.split(), environ=environ))
 
-    assert code == 2
+    assert exit_code == code
     assert error in errors
 
 

@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
 
 from harness.unit_program import unit_program
 from harness.valid_record import launch_spec
-from tests.collections.modules.test_launchers import wait_for
+from tests.localcloud.api.local_api import wait_for
 
 NAMES = ["pod-w0", "pod-w1", "pod-w2"]
 TOUCH = "import pathlib, time; pathlib.Path('began').touch(); {}"

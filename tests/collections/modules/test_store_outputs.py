@@ -25,7 +25,8 @@ from harness.emulated_storage import BUCKET, emulated_storage
 from harness.scripted_api import Reply, Request, error
 from harness.unit_program import PROGRAMS, load_program, unit_program
 from harness.valid_record import launch_spec
-from tests.collections.modules.test_launchers import free_port, wait_for
+from tests.collections.modules.test_launchers import free_port
+from tests.localcloud.api.local_api import wait_for
 
 store_outputs = load_program("store_outputs")
 LONG_LOG = "".join(f"line {number} {'.' * 100}\n" for number in range(5000))
