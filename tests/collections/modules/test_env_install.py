@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader, python_env
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
     compile_bytecode,
     copy_cache,
@@ -233,6 +233,7 @@ def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
 
 
 def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatch):
+    monkeypatch.setattr(from_leader, "TRIES", 1)
     serve(tmp_path, {"cache": str(tmp_path)}, monkeypatch)
     fake_ssh(tmp_path, "echo '@ERROR: gone'; exit 1")
 

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import Template
 
-from harness.playbooks import command, flat, play
+from harness.playbooks import command, flat
 from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.role_templates import local_play, rendered
 
@@ -28,15 +29,6 @@ def rules(peers=(), ssh_ports=(22,), open_ports=()):
         __firewall_ssh_ports=list(ssh_ports),
         firewall_open_ports=list(open_ports),
     )
-
-
-def test_only_ssh_is_accepted_from_outside_the_fleet():
-    lines = [line.strip() for line in rules(["10.0.0.2"]).splitlines()]
-
-    assert "type filter hook input priority 0; policy drop;" in lines
-    assert [line for line in lines if "dport" in line and "udp" not in line] == [
-        "tcp dport { 22 } accept"
-    ]
 
 
 def test_all_traffic_from_the_fleet_is_accepted():
@@ -86,37 +78,16 @@ def test_a_slow_or_lost_worker_does_not_delay_the_confirmation_until_the_rollbac
     assert 2 * load["timeout"] < defaults["firewall_rollback_seconds"]
 
 
-def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
-    for source in ("ip saddr 169.254.169.254", "ip6 saddr fd20:ce::254"):
-        assert f"{source} tcp sport {{ 80, 443 }} tcp flags & syn == 0x0 accept" in rules()
-
-
-def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path):
-    environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+def test_a_partial_inventory_does_not_block_workers_of_other_zones():
     [copy_rules] = [
-        task
+        task["ansible.builtin.template"]
         for task in yaml.safe_load((ROLE / "tasks/present.yml").read_text())
         if task.get("ansible.builtin.template", {}).get("src") == "tpufleet.nft.j2"
     ]
-    (tmp_path / "templates").symlink_to(ROLE / "templates")
-    tasks = []
-    for old_peer, is_partial in (("10.0.0.8", False), ("10.0.0.9", True)):
-        candidate = tmp_path / f"{old_peer}.nft"
-        candidate.write_text(rules([old_peer]))
-        variables = {"__firewall_candidate": str(candidate), "tpu_partial": is_partial}
-        tasks.append(copy_rules | {"vars": variables})
-    new = {
-        "__firewall_peers": ["10.0.0.2"],
-        "__firewall_ssh_ports": [22],
-        "firewall_open_ports": [],
-    }
-    book, hosts = local_play(tmp_path, tasks, gather_facts=False, vars=new)
+    replaces_rules = Template(copy_rules["force"])
 
-    result = play(environment, book, "--check", "--diff", inventory=hosts)
-
-    assert result.returncode == 0, flat(result)
-    assert re.search(r"^-.*10\.0\.0\.8", result.stdout, re.MULTILINE)
-    assert not re.search(r"^-.*10\.0\.0\.9", result.stdout, re.MULTILINE)
+    assert replaces_rules.render(tpu_partial=True) == "False"
+    assert replaces_rules.render(tpu_partial=False) == replaces_rules.render() == "True"
 
 
 @needs_nft

@@ -12,15 +12,6 @@ from tests.collections.role_templates import rendered
 FOLDER = "/etc/tpufleet/peer"
 
 
-def test_every_served_directory_is_read_only():
-    text = rendered(
-        "fleet_ssh/rsyncd.conf.j2", fleet_ssh_serves={"releases": "/opt/tpufleet/releases"}
-    )
-
-    assert "read only = yes" in text.partition("[releases]")[0]
-    assert "[releases]\npath = /opt/tpufleet/releases\n" in text
-
-
 def test_a_worker_knows_its_leader_s_host_key_by_name_not_by_address():
     config = rendered("fleet_ssh/ssh_config.j2", tpu_leader_ip="10.0.0.2", __fleet_ssh_dir=FOLDER)
 
