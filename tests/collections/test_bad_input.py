@@ -44,85 +44,27 @@ def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exist
 
 
 @pytest.mark.parametrize(
-    ("change", "allowed"),
+    ("change", "zone_exists", "allowed"),
     [
-        (
-            {"accelerator_type": "v4-9"},
-            "us-central2-b has the accelerator types v4-8, v4-16, v5p-8",
-        ),
-        (
-            {"runtime_version": "ubuntu"},
-            "us-central2-b has the runtime versions tpu-ubuntu2204-base",
-        ),
+        ({"accelerator_type": "v4-9"}, True, "accelerator types v4-8, v4-16, v5p-8"),
+        ({"runtime_version": "ubuntu"}, True, "runtime versions tpu-ubuntu2204-base, v2-alpha-"),
+        ({"zone": "us-central9-z"}, False, "the zones with TPUs are us-central2-b"),
     ],
 )
-def test_an_error_about_type_or_runtime_has_the_apis_reason_and_the_allowed_values(
-    client, scripted, change, allowed
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_error_about_type_runtime_or_zone_has_the_apis_reason_and_the_allowed_values(
+    client, scripted, change, zone_exists, allowed, queued
 ):
-    scripted.handler = refusing(400, "Invalid value")
+    scripted.handler = refusing(403, "Invalid value", zone_exists=zone_exists)
     spec = replace(DEMO, **change)
-    for ask in (
-        lambda: ensure_present(client, spec, timeout=20),
-        lambda: ensure_requested(client, QueuedResourceSpec("demo", spec), timeout=20),
-    ):
-        with pytest.raises(errors.InvalidRequest) as caught:
-            ask()
-        assert "Invalid value" in str(caught.value)
-        assert allowed in str(caught.value)
-
-
-def test_an_error_about_a_wrong_zone_lists_the_zones_with_tpus(client, scripted):
-    scripted.handler = refusing(403, "Location us-central9-z is not found", zone_exists=False)
-    with pytest.raises(errors.Forbidden, match="the zones with TPUs are us-central2-b") as caught:
-        ensure_present(client, replace(DEMO, zone="us-central9-z"), timeout=20)
-    assert "Location us-central9-z is not found" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "resource",
-    ["project mine", "'projects/mine'", "'//tpu.googleapis.com/projects/mine/locations/z'"],
-)
-def test_a_forbidden_project_is_reported_with_how_to_list_projects(client, scripted, resource):
-    scripted.script = [error(403, f"Permission 'tpu.nodes.list' denied on resource {resource}")]
-    with pytest.raises(errors.Forbidden, match="`gcloud projects list` shows"):
-        client.list_nodes()
-
-
-def test_an_error_that_is_not_about_the_project_does_not_suggest_listing_projects(client, scripted):
-    scripted.script = [error(403, "The account has no access to the network default")]
-    with pytest.raises(errors.Forbidden) as caught:
-        client.list_nodes()
-    assert "gcloud projects" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "change", [{"accelerator_type": "v4-17"}, {"runtime_version": "x"}, {"zone": "us-east9-z"}]
-)
-def test_the_local_cloud_refuses_in_one_line_with_the_allowed_values(api, change):
-    with pytest.raises(errors.CloudError) as caught:
-        ensure_present(api, replace(DEMO, **change), timeout=20)
-    message = str(caught.value)
-    assert message.isprintable()
-    assert next(iter(change.values())) in message
-    assert any(value in message for value in ("v4-16", "tpu-ubuntu2204-base", ZONE))
-    assert "has the" not in message, "the values that the API's error names are not repeated"
+    with pytest.raises(errors.Forbidden, match=f"Invalid value.*{allowed}"):
+        if queued:
+            ensure_requested(client, QueuedResourceSpec("demo", spec), timeout=20)
+        else:
+            ensure_present(client, spec, timeout=20)
 
 
 TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
-MODULES = {
-    "tpu_node": TPU,
-    "tpu_queued_resource": TPU,
-    "vpc_firewall": {},
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_an_error_about_refused_credentials_names_the_login_command_and_no_token(scripted, name):
-    scripted.handler = lambda asked: error(401, f"bad {asked.authorization}")
-    result = run_module(name, api=scripted.api, **MODULES[name], _ansible_verbosity=5)
-    assert (result["failed"], result["reason"]) == (True, "unauthorized")
-    assert "gcloud auth application-default login" in result["msg"]
-    assert TOKEN not in result["process_output"]
 
 
 def test_the_error_about_a_queued_resource_with_tpus_names_the_option_that_deletes_them(
@@ -151,10 +93,8 @@ def test_no_token_is_printed_at_the_highest_verbosity(
     book = tmp_path / "book.yml"
     task = {"tpufleet.core.tpu_node": {"api": "{{ tpu_api }}", **TPU}}
     book.write_text(json.dumps([{"hosts": "localhost", "tasks": [task]}]))
-    output = ""
-    for playbook in (book, "playbooks/plan.yml"):
-        result = play(environment, playbook, "-vvvvv", inventory=str(folder))
-        output += result.stdout + result.stderr
+    result = play(environment, "playbooks/plan.yml", str(book), "-vvvvv", inventory=str(folder))
+    output = result.stdout + result.stderr
     assert scripted.tokens > 0
     assert "tpu_node" in output
     assert TOKEN not in output

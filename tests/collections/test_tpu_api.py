@@ -268,18 +268,18 @@ def test_creation_error_is_none_after_a_later_creation_has_succeeded(client, scr
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "is_about_the_project"),
     [
-        "Permission 'tpu.nodes.list' denied on resource 'projects/x' (or it may not exist).",
-        "Required 'compute.firewalls.list' permission for 'projects/x'",
+        ("Permission 'tpu.nodes.list' denied on resource project mine", True),
+        ("Permission 'tpu.nodes.list' denied on resource 'projects/x' (or it may not exist)", True),
+        ("… denied on resource '//tpu.googleapis.com/projects/mine/locations/z'", True),
+        ("Required 'compute.firewalls.list' permission for 'projects/x'", True),
+        ("Required 'compute.networks.use' permission for 'projects/x/global/networks/a'", False),
+        ("The account has no access to the network default", False),
     ],
 )
-def test_a_missing_permission_in_a_project_suggests_to_check_the_project(message):
-    body = {"error": {"code": 403, "message": message}}
-    assert errors.CHECK_PROJECT in str(errors.from_http(403, body, "list"))
-
-
-def test_a_missing_permission_for_a_part_of_a_project_does_not_question_the_project():
-    message = "Required 'compute.networks.use' permission for 'projects/x/global/networks/default'"
-    body = {"error": {"code": 403, "message": message}}
-    assert errors.CHECK_PROJECT not in str(errors.from_http(403, body, "list"))
+def test_only_a_missing_permission_in_a_project_suggests_to_check_the_project(
+    message, is_about_the_project
+):
+    text = str(errors.from_http(403, {"error": {"code": 403, "message": message}}, "list"))
+    assert (errors.CHECK_PROJECT in text) == is_about_the_project

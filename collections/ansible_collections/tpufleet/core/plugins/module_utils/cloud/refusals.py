@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import errors
@@ -20,15 +20,13 @@ def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> er
 
     If the zone, or the type or runtime version in it, does not exist, the hints name those that do.
     """
-    text = str(error)
-    # Omit the hint about zones, types or versions if the API's message already names all of them.
-    hints = [hint for hint, names in _offers(api, spec) if not all(name in text for name in names)]
-    if "`gcloud" not in text:
+    hints = list(_offers(api, spec))
+    if errors.CHECK_PROJECT not in str(error):
         hints.append(_FIX)
-    return type(error)("; ".join([text, *hints]))
+    return type(error)("; ".join([str(error), *hints]))
 
 
-def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
+def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[str]:
     zone = spec.zone
     try:
         types = api.list_accelerator_types(zone)
@@ -39,12 +37,11 @@ def _offers(api: TpuApi, spec: NodeSpec) -> Iterator[tuple[str, Sequence[str]]]:
         except errors.CloudError:
             return
         if zone not in zones:
-            yield f"the zones with TPUs are {closest_names(zone, zones)}", zones
+            yield f"the zones with TPUs are {closest_names(zone, zones)}"
         return
     except errors.CloudError:
         return
     if spec.kind not in types:
-        yield f"{zone} has the accelerator types {closest_names(spec.kind, types)}", types
+        yield f"{zone} has the accelerator types {closest_names(spec.kind, types)}"
     if spec.runtime_version not in versions:
-        closest = closest_names(spec.runtime_version, versions)
-        yield f"{zone} has the runtime versions {closest}", versions
+        yield f"{zone} has the runtime versions {closest_names(spec.runtime_version, versions)}"
