@@ -36,7 +36,12 @@ def entry(name: str, **more: object) -> dict[str, object]:
     return {"name": name, "zone": "us-central2-b", **KIND, **more}
 
 
-FLEET = {"fleet": [entry("fleet-one"), entry("fleet-two", queued={})]}
+FLEET = {
+    "fleet": [
+        entry("fleet-one", data_disks=[{"name": "new", "size_gb": 10}]),
+        entry("fleet-two", queued={}),
+    ]
+}
 
 DISK = {
     "fleet": [entry("sharing", data_disks=[{"name": "shared", "size_gb": 10}])],
@@ -66,6 +71,7 @@ TABLE = {
     "tpu_fleet, absent": ({"fleet": [entry("unwanted")], "state": "absent"}, True),
     "shared_disk, writable": ({**DISK, "state": "writable"}, True),
     "shared_disk, shared": (DISK, True),
+    "shared_disk, detached": ({**DISK, "state": "detached"}, True),
     "doctor": ({}, False),
     "watch": ({"answers": {}, "project": str(ROOT), "asked_at": 0}, False),
     "vpc_firewall, present": ({"ssh_from": ["203.0.113.0/28"]}, True),
@@ -134,10 +140,11 @@ def create_resources(api: LocalApi) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Whether a run of a module reported a change, and how many changes the API received."""
+    """Whether a run of a module reported a change, its diff, and how many changes the API got."""
 
     changed: bool
     requests: int
+    diff: object
 
 
 def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
@@ -156,7 +163,7 @@ def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
     else:
         result = run_module(name, check=check, **options)
     assert not result.get("failed"), result
-    return Step(result["changed"], len(changes(api.log())) - before)
+    return Step(result["changed"], len(changes(api.log())) - before, result.get("diff"))
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +184,7 @@ def test_check_mode_and_a_second_run_change_nothing(steps, key):
 
     checked, first, second = steps[key]
 
-    assert checked == Step(changing, 0)
+    assert (checked.changed, checked.requests) == (changing, 0)
     assert (first.changed, first.requests > 0) == (changing, changing)
-    assert second == Step(False, 0)
+    assert first.diff == checked.diff
+    assert (second.changed, second.requests) == (False, 0)

@@ -1,18 +1,16 @@
 """The fleet file: its validation, and the TPUs that it creates."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import find, match
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
     create,
     delete,
@@ -20,7 +18,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile impo
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
-    name_and_zone,
     parse_fleet,
     select,
 )
@@ -41,19 +38,10 @@ DEMO = {
 }
 
 
+WRITABLE = {"name": "d", "mode": "read-write"}
 SEVERAL = {key: value for key, value in DEMO.items() if key != "zone"} | {
     "zones": ["us-east1-d", "us-central2-b"]
 }
-
-
-def test_count_makes_that_many_numbered_tpus():
-    fleet = parse_fleet([DEMO | {"name": "sweep", "count": 3}])
-    assert [tpu.name for tpu in fleet] == ["sweep-0", "sweep-1", "sweep-2"]
-
-
-def test_zones_are_tried_in_the_order_of_the_fleet_file():
-    (tpu,) = parse_fleet([SEVERAL])
-    assert tpu.zones == ("us-east1-d", "us-central2-b")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +60,15 @@ def test_zones_are_tried_in_the_order_of_the_fleet_file():
         ({"tags": "ssh"}, "tags: expected a list of strings ('ssh')"),
         ({"data_disks": [{"name": "d", "mode": "rw"}]}, "({'name': 'd'"),
         ({"data_disks": [1]}, "size_gb and type (1)"),
+        ({"data_disks": [{"name": "d", "size_gb": "50"}]}, "data_disks: expected"),
+        ({"data_disks": [{"name": "d", "size_gb": -1}]}, "needs a size_gb above 0"),
+        ({"data_disks": [{"name": "d", "type": "pd-ssd"}]}, "needs a size_gb above 0"),
+        ({"data_disks": [{"name": "a/d", "size_gb": 5}]}, "can't have a size_gb"),
+        ({"data_disks": [WRITABLE]}, "its 2 workers can share the disk d only"),
+        (
+            {"accelerator_type": "v4-8", "count": 2, "data_disks": [WRITABLE]},
+            "demo-0, demo-1 can share the disk d",
+        ),
         ({"runtime_version": None}, "runtime_version is missing"),
         ({"queued": True}, "queued: expected e.g. {valid_for: 6h} (True)"),
         ({"queued": {"valid_for": "long"}}, "queued: valid_for: expected a duration"),
@@ -86,16 +83,18 @@ def test_a_mistake_in_the_fleet_file_is_named(change, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("fleet", [None, {"demo": {}}, ["demo"]])
-def test_a_fleet_of_another_shape_is_refused(fleet):
-    with pytest.raises(errors.NotConfigured, match="tpu_fleet"):
+@pytest.mark.parametrize(
+    ("fleet", "message"),
+    [
+        (None, "tpu_fleet is not a list"),
+        (["demo"], "entry 1: expected a mapping"),
+        ([DEMO, DEMO], "two TPUs have the name demo"),
+        ([SEVERAL | {"queued": {}}], "queued needs one zone"),
+    ],
+)
+def test_an_invalid_fleet_file_is_refused(fleet, message):
+    with pytest.raises(errors.NotConfigured, match=message):
         parse_fleet(fleet)
-
-
-def test_data_disks_are_read_only_by_default():
-    disks = ["corpus", {"name": "scratch", "mode": "read-write"}]
-    (tpu,) = parse_fleet([DEMO | {"accelerator_type": "v4-8", "data_disks": disks}])
-    assert tpu.specs[0].data_disks == (Disk("corpus"), Disk("scratch", writable=True))
 
 
 def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted):
@@ -105,19 +104,9 @@ def test_a_tpu_recreated_after_the_confirmation_is_not_deleted(client, scripted)
     assert (result.reason, set(scripted.methods())) == ("different", {"GET"})
 
 
-def test_two_tpus_of_one_name_are_refused():
-    with pytest.raises(errors.NotConfigured, match="two TPUs have the name demo"):
-        parse_fleet([DEMO, DEMO])
-
-
 def test_an_unknown_fleet_entry_is_reported_with_the_existing_ones():
     with pytest.raises(errors.NotConfigured, match=r"no TPU 'dmeo'; it has demo"):
         select(parse_fleet([DEMO]), "dmeo")
-
-
-def test_tpus_outside_the_fleet_file_are_unwanted():
-    observed = match(parse_fleet([DEMO]), [parse_node(node()), parse_node(node("old"))], ["-"])
-    assert (list(observed.present), [tpu.name for tpu in observed.unwanted]) == (["demo"], ["old"])
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
@@ -133,28 +122,6 @@ def test_a_zone_that_the_inventory_does_not_list_is_an_error():
         match(parse_fleet([DEMO]), [], ["us-east1-d"])
 
 
-def test_a_name_in_two_zones_is_deleted_only_with_a_zone():
-    nodes = [parse_node(node()), parse_node(node(zone="us-east1-d", id="2"))]
-    with pytest.raises(errors.NotConfigured, match="-e zone=ZONE"):
-        find(nodes, "demo")
-    assert [node.id for node in find(nodes, "demo", "us-east1-d")] == ["2"]
-
-
-def test_a_name_that_a_queued_resource_of_another_zone_has_is_deleted_only_with_a_zone():
-    elsewhere = replace(parse_queued_resource(request("PROVISIONING")), zone="us-east1-d")
-    with pytest.raises(errors.NotConfigured, match=r"\(us-central2-b, us-east1-d\)"):
-        find([parse_node(node())], "demo", requests=[elsewhere])
-
-
-def test_an_unknown_tpu_name_is_reported_with_the_existing_ones():
-    nodes = [parse_node(node()), parse_node(node("pod"))]
-    with pytest.raises(errors.NotConfigured, match=r"Existing TPUs: demo \(.*\), pod \("):
-        find(nodes, "dmeo")
-    with pytest.raises(errors.NotConfigured, match="Existing TPUs: none"):
-        find([], "demo")
-    assert find(nodes, "gone", known=True) == []
-
-
 def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     full = {"done": True, "error": {"code": 8, "message": "There is no more capacity"}}
     gone = error(404, "not found")
@@ -162,16 +129,6 @@ def test_create_waits_for_capacity_until_the_timeout(client, scripted, clock):
     options = ChangeOptions(wait_for_capacity=60)
     (result,) = create(CloudTpus(client), parse_fleet([DEMO]), {}, options)
     assert (result.reason, clock.now) == ("capacity", 60)
-
-
-def test_a_fleet_is_created_once_and_deleted(api):
-    sweep = DEMO | {"name": "sweep", "accelerator_type": "v4-8", "count": 3}
-    results = make(api, sweep) + make(api, sweep)
-    assert [result.changed for result in results] == [True] * 3 + [False] * 3
-    nodes = list(present(api, sweep).values())
-    deletions = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
-    assert [results.failed for results in deletions] == [False] * 3
-    assert api.list_nodes().entries == []
 
 
 def test_one_tpu_that_fails_leaves_the_others_alone(api):
@@ -194,12 +151,11 @@ def make_queued_ready(api: TpuApi, *arguments, **options):
     return result
 
 
-def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(api):
-    assert make_queued_ready(api, check=True).changed
-    assert api.list_queued_resources() == []
+def test_a_queued_tpu_is_requested_once_and_deleted_with_its_request(api, local_api):
     assert [make_queued_ready(api).changed, make_queued_ready(api).changed] == [True, False]
     (request,) = api.list_queued_resources()
     assert request["queueingPolicy"] == {"validUntilDuration": "21600s"}
+    assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
     nodes = list(present(api, SPOT).values())
     (deletion,) = delete(CloudTpus(api), nodes, ChangeOptions(timeout=20))
     assert not deletion.failed
@@ -383,18 +339,3 @@ def test_a_dead_request_of_another_fleet_is_not_replaced(api, local_api):
         f"{kind} demo (us-central2-b) is not ours" for kind in ("Node", "QueuedResource")
     }
     assert len(api.list_queued_resources()) == 1
-
-
-def test_queued_needs_exactly_one_zone():
-    with pytest.raises(errors.NotConfigured, match="queued needs one zone"):
-        parse_fleet([SEVERAL | {"queued": {}}])
-
-
-def test_idle_delete_after_is_a_duration():
-    (tpu,) = parse_fleet([DEMO | {"idle_delete_after": "2h"}])
-    assert tpu.idle_delete_after == 7200
-
-
-def test_name_and_zone_splits_a_name_with_its_zone():
-    assert name_and_zone("demo_us-central2-b") == ("demo", "us-central2-b")
-    assert name_and_zone("demo") == ("demo", "")

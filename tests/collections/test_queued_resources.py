@@ -36,19 +36,6 @@ def request(state="ACTIVE", created="2026-11-21T10:00:00Z", spec=DEMO, **fields)
     }
 
 
-def test_ensure_requested_queues_a_request_and_waits_for_its_tpu(api, local_api):
-    result = ensure_requested(api, replace(DEMO, valid_for=3600), timeout=20)
-    queued = result.request
-    assert (result.changed, queued.state, queued.nodes) == (True, "ACTIVE", ("demo",))
-    assert local_api.node("demo")["schedulingConfig"] == {"spot": True}
-
-
-def test_check_mode_shows_the_request_and_sends_none(api, local_api):
-    predicted = ensure_requested(api, DEMO, timeout=20, check=True)
-    assert (predicted.changed, changes(local_api, "queuedResources")) == (True, [])
-    assert predicted.after == ensure_requested(api, DEMO, timeout=20).after
-
-
 def test_several_tpus_of_a_request_are_slices_of_one_multislice(api, local_api):
     result = ensure_requested(api, replace(DEMO, count=2), timeout=20)
     assert result.request.nodes == ("demo-0", "demo-1")
@@ -56,30 +43,22 @@ def test_several_tpus_of_a_request_are_slices_of_one_multislice(api, local_api):
     assert not ensure_requested(api, replace(DEMO, count=2), timeout=20).changed
 
 
-def test_a_request_whose_tpu_was_preempted_is_recreated(api, local_api):
-    first = ensure_requested(api, DEMO, timeout=20)
-    local_api.preempt("demo")
-    local_api.queued("demo", "SUSPENDED")
-    with pytest.raises(Different, match="is SUSPENDED, and Google does not try it again"):
-        ensure_requested(api, DEMO, timeout=20, replace_dead=False)
-    second = ensure_requested(api, DEMO, timeout=20)
-    assert (second.request.state, second.request.key != first.request.key) == ("ACTIVE", True)
-
-
 def refuse(found):
     raise Different(f"{found.where} is not ours")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("state", "options", "message"),
     [
-        ({"replace_dead": False}, "is SUSPENDING, and Google does not try it again"),
-        ({"check_owner": refuse}, r"demo \(us-central2-b\) is not ours"),
+        ("SUSPENDED", {"replace_dead": False}, "is SUSPENDED, and Google does not try it again"),
+        ("SUSPENDING", {"replace_dead": False}, "is SUSPENDING, and Google does not try it again"),
+        ("SUSPENDING", {"check_owner": refuse}, r"demo \(us-central2-b\) is not ours"),
     ],
-    ids=["without replace_dead", "of another owner"],
 )
-def test_a_suspending_request_is_not_replaced(client, scripted, options, message):
-    scripted.handler = lambda _: Reply(request("SUSPENDING"))
+def test_a_suspended_request_is_not_replaced_without_consent(
+    client, scripted, state, options, message
+):
+    scripted.handler = lambda _: Reply(request(state))
     with pytest.raises(Different, match=message):
         ensure_requested(client, DEMO, timeout=20, **options)
     assert set(scripted.methods()) == {"GET"}

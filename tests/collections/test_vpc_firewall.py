@@ -38,8 +38,8 @@ def allow_ssh_from(api: ComputeApi, *ssh_from: str, check=False, recreate=False,
     return ensure(api, desired, check=check, recreate=recreate)
 
 
-def ensure(api: ComputeApi, desired: Sequence[Rule] = (), *, fleet: str = "research", **options):
-    return ensure_rules(api, "tpufleet", desired, fleet=fleet, timeout=20, **options)
+def ensure(api: ComputeApi, desired: Sequence[Rule] = (), **options):
+    return ensure_rules(api, "tpufleet", desired, fleet="research", timeout=20, **options)
 
 
 def existing_rules(local_api: LocalApi) -> dict[str, dict]:
@@ -93,12 +93,6 @@ def test_source_tags_that_somebody_added_are_removed(compute, local_api):
     assert not allow_ssh_from(compute, OFFICE).changed
 
 
-def test_check_mode_predicts_the_changes_and_makes_none(compute, local_api):
-    predicted = allow_ssh_from(compute, OFFICE, check=True)
-    assert (predicted.changed, existing_rules(local_api)) == (True, {})
-    assert predicted.after == allow_ssh_from(compute, OFFICE).after
-
-
 def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     others = len(compute.list_firewalls())
     allow_ssh_from(compute, OFFICE)
@@ -135,26 +129,16 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-def test_a_rule_that_no_fleet_created_is_never_changed(client, scripted, state):
-    foreign_rule = {
-        "name": "tpufleet-ssh",
-        "network": "default",
-        "allowed": [{"IPProtocol": "tcp"}],
-    }
-    scripted.script = [Reply({"items": [foreign_rule]})]
-    with pytest.raises(Different, match="tpufleet-ssh: fleet research did not create it"):
+@pytest.mark.parametrize("fleet", ["", "other", "research-2"])
+def test_a_rule_that_this_fleet_did_not_create_is_never_changed(client, scripted, fleet, state):
+    rule = rules(OFFICE)[1].body("p")
+    description = rule["description"].replace("research", fleet) if fleet else "by hand"
+    scripted.script = [Reply({"items": [rule | {"description": description}]})]
+    with pytest.raises(
+        Different, match=r"tpufleet-ssh: fleet research did not create it.*fleet_firewall.name"
+    ):
         ensure(client.compute, rules() if state == "present" else ())
     assert scripted.methods() == ["GET"]
-
-
-@pytest.mark.parametrize("state", ["present", "absent"])
-@pytest.mark.parametrize("fleet", ["other", "research-2"])
-def test_a_rule_of_another_fleet_is_never_changed(compute, local_api, fleet, state):
-    allow_ssh_from(compute, OFFICE)
-    before = existing_rules(local_api)
-    with pytest.raises(Different, match=f"fleet {fleet} did not create it.*fleet_firewall.name"):
-        ensure(compute, rules() if state == "present" else (), fleet=fleet)
-    assert existing_rules(local_api) == before
 
 
 def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, scripted):
@@ -174,17 +158,6 @@ def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
         allow_ssh_from(compute, OFFICE, network="second")
     assert allow_ssh_from(compute, OFFICE, network="second", recreate=True).changed
     assert all(rule["network"].endswith("/second") for rule in existing_rules(local_api).values())
-
-
-def test_a_failed_operation_is_reported_with_its_error(client, scripted):
-    failed = {
-        "name": "op-1",
-        "status": "DONE",
-        "error": {"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'FIREWALLS' exceeded."}]},
-    }
-    scripted.script = [Reply({}), Reply({"name": "op-1", "status": "RUNNING"}), Reply(failed)]
-    with pytest.raises(errors.QuotaError, match="Quota 'FIREWALLS' exceeded"):
-        allow_ssh_from(client.compute, OFFICE)
 
 
 def test_all_tries_of_a_request_have_the_same_request_id(client, scripted):
@@ -207,14 +180,6 @@ def test_the_denying_rule_is_created_first(client, scripted):
 def test_an_invalid_range_is_named(text):
     with pytest.raises(errors.NotConfigured, match="ssh_from: expected ranges"):
         rules(text)
-
-
-NETWORKS = st.ip_addresses(v=4).map(lambda address: f"{address}/32")
-
-
-@given(st.lists(NETWORKS, max_size=5))
-def test_single_addresses_are_not_everyone(ranges):
-    assert not open_to_all(ranges)
 
 
 @given(st.integers(1, 8))
