@@ -217,14 +217,3 @@ def test_a_timer_of_another_inventory_or_checkout_is_not_replaced(controller, ot
     assert "schedule.yml -e remove=tpufleet-do-watch" in result["msg"]
     assert controller.table.read_text() == before
     assert controller.ask(**{**WATCH, "every": "5m"}, inventories=["/local"])["changed"]
-
-
-def test_a_delete_timer_of_an_older_version_has_to_be_removed_before_the_next_one(controller):
-    controller.table.write_text("0 0 * * * old # tpufleet-do-delete-pod\n")
-    delete = {**DELETE, "zone": "us-central2-b", "node_id": "1"}
-
-    refused = controller.ask(**delete)["msg"]
-
-    assert "tpufleet-do-delete-pod: an older version of tpufleet has scheduled" in refused
-    assert "schedule.yml -e remove=tpufleet-do-delete-pod" in refused
-    assert "needs systemd" in controller.ask(**{**delete, "target": "pod-2"})["msg"]

@@ -116,7 +116,6 @@ from ..module_utils.schedule.run_schedule import (
     Timer,
     check,
     check_environment,
-    check_former_name,
     check_origin,
     playbook_arguments,
 )
@@ -170,7 +169,6 @@ def main() -> None:
         timers = keeper()
         if params["state"] == "present":
             timer = requested_timer(params)
-            check_former_name(timer, timers.names())
             check_origin(timer, timers.origin(timer.name))
             before, after = timers.put(timer, module.check_mode)
         elif params["state"] == "absent":

@@ -190,21 +190,6 @@ def check_origin(timer: Timer, origin: Origin | None) -> None:
     )
 
 
-def check_former_name(timer: Timer, names: Sequence[str]) -> None:
-    """Raise ScheduleError if an older version has installed a timer that deletes the same TPU.
-
-    The new timer does not replace the older one, because older versions left the zone out of a
-    timer's name. ``names`` are the installed timers.
-    """
-    former = timer.name.removesuffix(f"_{timer.zone}")
-    if timer.zone and former in names:
-        raise ScheduleError(
-            f"{former}: an older version of tpufleet has scheduled this timer, which would still "
-            f"delete TPU {timer.target} at its own time. Remove it first: ansible-playbook "
-            f"playbooks/schedule.yml -e remove={former}"
-        )
-
-
 def service_origin(text: str) -> Origin | None:
     """Parse the origin of a timer from its service unit; None if the text has another format."""
     project = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
