@@ -18,9 +18,8 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target. Their timers also fire as soon as they are installed. The values are the
-#: intervals in the examples of error messages.
-PERIODIC = {"watch": "1m", "report": "5m"}
+#: Verbs without a target. Their timers also fire as soon as they are installed.
+PERIODIC = ("watch", "report")
 #: Verbs that must not run late, so they need a fixed time: a timer with a fixed time does nothing
 #: if it fires late, while a timer with an interval starts its playbook even then.
 DESTRUCTIVE = ("kill", "delete")
@@ -121,9 +120,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
         raise ScheduleError(f"{verb}: set either -e at=TIME or -e every=6h. For example: {LIKE}")
     if verb in DESTRUCTIVE and every:
         raise ScheduleError(
-            f"{verb}: needs a time, not an interval (every={every!r:.20}). Use: "
-            f"ansible-playbook playbooks/schedule.yml -e {verb}={target} "
-            "-e at='\"2026-12-31 18:00\"'"
+            f"{verb}: needs a time, not an interval (every={every!r:.20}). For example: {LIKE}"
         )
     if at and not _AT.fullmatch(at):
         raise ScheduleError(
@@ -131,9 +128,8 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
         )
     if at and ":" not in at:
         raise ScheduleError(
-            f"at={at!r:.120} has no time of day. Quote a value with a space twice: "
-            f"ansible-playbook playbooks/schedule.yml -e {verb}={target} "
-            "-e at='\"2026-12-31 18:00\"'"
+            f"at={at!r:.120} has no time of day. Quote a value with a space twice. "
+            f"For example: {LIKE}"
         )
     return at, seconds(every) if every else 0
 
@@ -165,10 +161,7 @@ def playbook_arguments(
         variables += [f"zone={zone}", f"node_id={node_id}", "yes=true"]
     if publish:
         if not _OBJECT.fullmatch(publish):
-            raise ScheduleError(
-                f"publish={publish!r:.120}: expected gs://BUCKET/NAME.html. Use: ansible-playbook "
-                "playbooks/schedule.yml -e report=5m -e publish=gs://BUCKET/report.html"
-            )
+            raise ScheduleError(f"publish={publish!r:.120}: expected gs://BUCKET/NAME.html")
         variables.append(f"publish={publish}")
     more = [word for variable in variables for word in ("-e", variable)]
     return (*where, f"playbooks/{verb}.yml", *more)
@@ -271,17 +264,13 @@ def cron_line(timer: Timer) -> str:
     if not timer.every:
         raise ScheduleError(
             f"{timer.verb}: a time (at=) needs systemd, which this controller does not have. "
-            "Schedule it on a controller with systemd (docs/controller.md), or do it now: "
-            f"ansible-playbook playbooks/{timer.verb}.yml "
-            f"-e {'tpu' if timer.verb == 'delete' else 'run'}={timer.target}"
+            "Schedule it on a controller with systemd (docs/controller.md)"
         )
     times = cron_times(timer.every)
     if not times:
-        what = f"{timer.verb}={PERIODIC.get(timer.verb) or f'{timer.target} -e every=6h'}"
         raise ScheduleError(
             f"{timer.verb}: cron has no such interval (every={timer.every}s). Use minutes that "
-            "divide an hour (such as 5m), hours that divide a day (such as 6h), or 1d: "
-            f"ansible-playbook playbooks/schedule.yml -e {what}"
+            f"divide an hour (5m), hours that divide a day (6h), or 1d. For example: {LIKE}"
         )
     settings = [f"{name}={value}" for name, value in timer.environment]
     words = [
@@ -308,15 +297,6 @@ def cron_times(every: int) -> str:
     if rest or 24 % hours:
         return ""
     return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
-
-
-def with_line(crontab: str, name: str, line: str) -> str:
-    """Return the crontab with the line of the timer ``name`` added or replaced.
-
-    An empty ``line`` removes the timer's line.
-    """
-    kept = [old for old in crontab.splitlines() if not old.endswith(f" # {name}")]
-    return "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
 
 
 def _inventories(words: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from .run_schedule import (
     service,
     service_origin,
     timer_unit,
-    with_line,
 )
 
 
@@ -168,8 +167,10 @@ class Cron:
         return self._change(name, "", dry)
 
     def _change(self, name: str, line: str, dry: bool) -> tuple[str, str]:
+        """Replace the timer's line by ``line``, or remove it if ``line`` is empty."""
         before = self._table()
-        after = with_line(before, name, line)
+        lines = [old for old in before.splitlines() if not old.endswith(f" # {name}")]
+        after = "".join(f"{each}\n" for each in [*lines, *([line] if line else [])])
         if before != after and not dry:
             run(["crontab", "-"], after)
         return before, after
