@@ -101,14 +101,8 @@ def test_an_invalid_fleet_file_hides_no_other_finding(tmp_path, scripted):
     (inventory / "group_vars").mkdir(parents=True)
     (inventory / "tpu.yml").write_text(yaml.safe_dump(config | scripted.api))
     (inventory / "group_vars/all.yml").write_text(yaml.safe_dump(invalid))
-    result = play(bare(tmp_path), DOCTOR, "-e", "tpu=gone", inventory=str(inventory))
+    options = ("-e", "tpu=gone", "-e", "worker_environment=FOO=bar")
+    result = play(bare(tmp_path), DOCTOR, *options, inventory=str(inventory))
     assert any("fleet file" in line and "zoned" in line for line in problems_of(result))
     assert any(line.startswith("ok zones") for line in doctor_lines(result))
     assert any("no worker of TPU gone is READY" in line for line in problems_of(result))
-
-
-def test_environment_variables_on_one_line_end_no_check(tmp_path):
-    (tmp_path / "tpu.yml").write_text("plugin: tpufleet.core.tpu\nproject: my-project\n")
-    options = ("-e", "worker_environment=FOO=bar")
-    result = play(bare(tmp_path), DOCTOR, *options, inventory=str(tmp_path / "tpu.yml"))
-    assert any(line.startswith("ok python") for line in doctor_lines(result))

@@ -1,9 +1,13 @@
 """What doctor reports about the watch, from its heartbeat and this computer's timer."""
 
-import os
-from pathlib import Path
-
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import doctor
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
+    Timer,
+    service,
+    timer_unit,
+)
+from ansible_collections.tpufleet.core.plugins.module_utils.schedule.timers import Systemd
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_finding import (
     OK,
     PROBLEM,
@@ -71,22 +75,21 @@ def test_status_and_doctor_show_the_last_pass(local_api):
     assert f"watch: {where}; last pass" in doctor
 
 
-@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
+@pytest.mark.parametrize(("project", "is_own"), [("/project", True), ("/other", False), ("", True)])
 def test_a_watch_that_another_checkout_scheduled_here_is_not_this_inventorys_own(
-    local_api, tmp_path
+    tmp_path, monkeypatch, project, is_own
 ):
-    crontab, table = tmp_path / "crontab", tmp_path / "table"
-    crontab.write_text(f"#!/bin/sh\n[ $1 = -l ] && exec cat {table}\ncat > {table}\n")
-    crontab.chmod(0o755)
-    table.touch()
-    environment = environment_of(local_api)
-    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    play(environment, "playbooks/schedule.yml", "-e", "watch=1m")
-    line = table.read_text()
-    is_own = []
-    for text in (line, line.replace(" cd /", " cd /other/"), line.replace(" cd ", " unknown ")):
-        table.write_text(text)
-        doctor = flat(play(environment, "playbooks/doctor.yml"))
-        is_own.append("scheduled, but no pass has ended yet" in doctor)
+    timer = Timer("watch", "", "", 60, project, "/tool", ("-i", "/inventory", "watch.yml"))
+    (tmp_path / f"{timer.name}.timer").write_text(timer_unit(timer))
+    if project:
+        (tmp_path / f"{timer.name}.service").write_text(service(timer))
+    timers = Systemd()
+    timers.folder = tmp_path
+    monkeypatch.setattr(doctor, "keeper", lambda: timers)
+    action = doctor.ActionModule.__new__(doctor.ActionModule)
+    sources = {"ansible_inventory_sources": ["/inventory"]}
+    action._vars = {"playbook_dir": "/project/playbooks", **sources}
 
-    assert is_own == [True, False, True]
+    finding = action._watch(str(tmp_path / "fleet"), {})
+
+    assert (finding is not None and "no pass has ended yet" in finding.message) == is_own
