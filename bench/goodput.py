@@ -29,12 +29,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "collections"))
 
-from bench.disk import warn_of_distortion
 from harness.disturbed import BUCKET, TPU, DisturbedRun, Losses
 from harness.faults import FAULTS, Fault
 from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.local_cloud import clouds_directory
 
 GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
@@ -261,7 +259,6 @@ def main() -> int:
         help=f"an existing cloud whose TPU {TPU} has 2 workers that are set up",
     )
     options = parser.parse_args()
-    warn_of_distortion(clouds_directory())
     with (
         own_or_existing_cloud("goodput", options.cloud) as cloud,
         tempfile.TemporaryDirectory(prefix="tpufleet-goodput-") as scratch,

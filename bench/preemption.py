@@ -19,12 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.disk import warn_of_distortion
 from bench.setup import by_script
 from harness.fleet import Fleet, write_inventory
 from harness.own_cloud import own_cloud
 from localcloud import client
-from localcloud.local_cloud import LocalCloud, clouds_directory
+from localcloud.local_cloud import LocalCloud
 
 TARGET_S, DEADLINE_S = 20.0, 600.0
 TPU = "demo"
@@ -54,7 +53,6 @@ class Outage:
 def main() -> int:
     """Measure the watch and the script; print the result and return the exit code."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    warn_of_distortion(clouds_directory())
     with own_cloud("preemption") as cloud, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         inventory = write_inventory(

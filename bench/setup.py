@@ -24,11 +24,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.counted_bytes import counted_bytes
-from bench.disk import warn_of_distortion
 from bench.verbs_cloud import WORKERS
 from harness.fleet import Fleet, PlaybookResult, fleet_entry
 from harness.own_cloud import own_cloud
-from localcloud.local_cloud import clouds_directory
 
 TIME_TARGET, BYTES_TARGET, SECOND_TARGET_S = 1.1, 0.2, 12.0
 SCRIPT = """set -e
@@ -53,7 +51,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, choices=WORKERS, default=8)
     args = parser.parse_args()
-    warn_of_distortion(clouds_directory())
     with own_cloud("setup") as cloud, tempfile.TemporaryDirectory() as scratch:
         fleet = Fleet(cloud)
         create(fleet, "usual", args.workers)

@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.disk import warn_of_distortion
 from harness.fleet import fleet_entry
 from harness.own_cloud import own_or_existing_cloud
-from localcloud.local_cloud import PROJECT_ROOT, clouds_directory
+from localcloud.local_cloud import PROJECT_ROOT
 
 DELAY_MS = 40
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -126,7 +125,6 @@ def verbs_cloud(workers: int, existing: str) -> Iterator[VerbsCloud]:
     """
     # After a SIGTERM, raise SystemExit, so that the ``with`` block removes the machines.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    warn_of_distortion(clouds_directory(), Path(tempfile.gettempdir()))
     with (
         own_or_existing_cloud("verbs", existing) as local_cloud,
         tempfile.TemporaryDirectory(prefix="tfb-", ignore_cleanup_errors=True) as scratch,
