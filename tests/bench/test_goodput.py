@@ -34,21 +34,20 @@ def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
     assert first_line_at(LOG) == 1795273779
 
 
-def test_all_seconds_of_uninterrupted_steps_count():
-    assert counted_seconds({step: 2.0 * step for step in range(1, 11)}) == 2.0 * 10
-
-
-@pytest.mark.parametrize("wait", [3.0, 500.0])
-def test_the_first_step_after_a_fault_counts_as_an_average_step(wait):
-    finished_at = {step: float(step + (wait if step > 5 else 0)) for step in range(1, 11)}
-
-    assert counted_seconds(finished_at, first_steps={6}) == 10.0
-
-
-def test_steps_reported_in_groups_count_their_total_time():
-    finished_at = {step: 5.0 * -(-step // 10) for step in range(1, 101)}
-
-    assert counted_seconds(finished_at) == pytest.approx(50.0, rel=0.1)
+@pytest.mark.parametrize(
+    ("finished_at", "first_steps", "seconds"),
+    [
+        ({step: 2.0 * step for step in range(1, 11)}, (), 20),
+        # The first step after a fault counts as an average step.
+        ({step: step + (3.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
+        ({step: step + (500.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
+        # The trainer reports steps in groups.
+        ({step: 5.0 * -(-step // 10) for step in range(1, 101)}, (), 50),
+        ({}, (), 0),
+    ],
+)
+def test_counted_seconds_leave_out_the_time_of_faults(finished_at, first_steps, seconds):
+    assert counted_seconds(finished_at, first_steps) == pytest.approx(seconds, rel=0.1)
 
 
 def test_the_cost_of_a_fault_lasts_from_the_last_old_step_to_the_first_new_one():
@@ -63,25 +62,6 @@ def test_the_cost_of_a_fault_lasts_from_the_last_old_step_to_the_first_new_one()
     assert (loss.down_s, loss.noticed_s, loss.machines_s, loss.launch_s) == (1013, 6, 800, 53)
     assert loss.own_s == 213
     assert "start and repeated steps 154)" in loss.line()
-
-
-def test_a_fault_without_repeated_steps_ends_with_the_new_step():
-    last = first_line_at(LOG)
-
-    loss = cost(
-        "TERM to all trainers",
-        2,
-        last,
-        {1: last - 1, 2: last, 3: last + 900},
-        LOG,
-        repeated_steps=0,
-    )
-
-    assert (loss.first_step, loss.repeated_steps) == (3, 0)
-
-
-def test_no_steps_count_zero_seconds():
-    assert counted_seconds({}) == 0.0
 
 
 def test_goodput_can_read_records_when_run_as_a_module():

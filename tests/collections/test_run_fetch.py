@@ -73,10 +73,6 @@ def test_the_newest_sound_checkpoint_is_found_and_faults_of_newer_ones_are_named
     assert "params/0 has 5 bytes instead of 7" in faults[3]
 
 
-def test_a_checkpoint_set_aside_is_ignored():
-    assert newest_and_faults({"20.damaged/manifest.json": b"{}", "metrics": b""}) == ("", [])
-
-
 def put(bucket, files):
     for name, content in files.items():
         put_object(bucket.address, bucket.bucket_url.full_name(name), content)
@@ -104,22 +100,14 @@ def test_only_the_newest_sound_checkpoint_is_fetched_and_only_once(bucket, tmp_p
     assert not fetch(bucket, tmp_path, OWN, newest=True, check=False)["changed"]
 
 
-def test_all_checkpoints_are_fetched_unchanged_even_if_unsound(bucket, tmp_path):
-    files = of(s10=GOOD, s20=CUT)
-    put(bucket, files)
-    fetch(bucket, tmp_path, OWN, newest=False, check=False)
-
-    assert files_in(tmp_path) == files
-
-
-def test_other_files_beside_checkpoints_are_not_fetched(bucket, tmp_path):
+def test_all_checkpoints_are_fetched_unchanged_and_no_other_files(bucket, tmp_path):
     put(bucket, {"compiled/jit_update-cache": b"a program", "corpus/text/train.bin": b"tokens"})
     empty = fetch(bucket, tmp_path, OWN, newest=False, check=False)
     assert "there are no checkpoints" in empty["missing"]
-    put(bucket, of(s10=GOOD))
+    put(bucket, of(s10=GOOD, s20=CUT))
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
-    assert files_in(tmp_path) == of(s10=GOOD)
+    assert files_in(tmp_path) == of(s10=GOOD, s20=CUT)
 
 
 def test_check_mode_lists_files_and_fetches_none(bucket, tmp_path):
@@ -135,15 +123,6 @@ def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
     fetch(bucket, tmp_path, OWN, newest=False, check=False)
 
     assert files_in(tmp_path) == {"10/params/0": b"0123456789"}
-
-
-def test_the_error_about_missing_finished_checkpoints_lists_the_faults(bucket, tmp_path):
-    put(bucket, of(s30=CUT))
-
-    result = fetch(bucket, tmp_path, OWN, newest=True, check=False)
-
-    assert "no finished checkpoint (30: params/0 has 5 bytes" in result["missing"]
-    assert not result["changed"]
 
 
 class Unsteady(Bucket):
@@ -276,17 +255,21 @@ def test_the_newest_finished_orbax_checkpoint_is_found_in_a_bucket():
     assert faults == ["200: it has no commit_success.txt, so its save was interrupted"]
 
 
-def test_the_newest_finished_orbax_checkpoint_is_found_in_a_directory():
-    files = of(s9=WEIGHTS, s100=WEIGHTS)
-    files["300.orbax-checkpoint-tmp-17/default/manifest.ocdbt"] = b""
-
-    assert newest_and_faults(files, Layout(is_own=False)) == ("100", [])
-
-
-def test_orbax_checkpoints_may_have_a_prefix_before_their_step():
-    files = {f"ckpt_{step}/{name}": b"" for step in (8, 16) for name in COMMITTED}
-
-    assert newest_and_faults(files, ORBAX)[0] == "ckpt_16"
+@pytest.mark.parametrize(
+    ("layout", "files", "newest"),
+    [
+        (OWN, {"20.damaged/manifest.json": b"{}", "metrics": b""}, ""),
+        (
+            Layout(is_own=False),
+            of(s9=WEIGHTS, s100=WEIGHTS) | {"300.orbax-checkpoint-tmp-17/default/d": b""},
+            "100",
+        ),
+        (ORBAX, {f"ckpt_{step}/{name}": b"" for step in (8, 16) for name in COMMITTED}, "ckpt_16"),
+    ],
+    ids=["set aside", "Orbax in a directory", "a prefix before the step"],
+)
+def test_the_newest_checkpoint_is_found_in_each_layout(layout, files, newest):
+    assert newest_and_faults(files, layout) == (newest, [])
 
 
 @pytest.mark.parametrize(

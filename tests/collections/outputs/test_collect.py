@@ -138,17 +138,19 @@ def test_all_output_is_requested_again_after_a_damaged_state(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "files",
+    ("answer", "error"),
     [
-        None,
-        {},
-        ["mine/1/0/exit.json"],
-        [{"name": "mine/1/0/exit.json", "content": "%"}],
+        ({"files": None}, "no list of files"),
+        ({"files": {}}, "no list of files"),
+        ({"files": ["mine/1/0/exit.json"]}, "a file is not a dictionary"),
+        ({"files": [{"name": "mine/1/0/exit.json", "content": "%"}]}, "is not base64"),
+        ({"files": [], "state": []}, "invalid state"),
+        ({"files": [], "state": {"a": "x" * (1 << 22)}}, "invalid state"),
     ],
 )
-def test_a_malformed_answer_is_refused(tmp_path, files):
-    with pytest.raises(OutputError):
-        collect(tmp_path / "outputs", "w0", lambda state: {"files": files, "state": {}})
+def test_a_malformed_answer_is_refused(tmp_path, answer, error):
+    with pytest.raises(OutputError, match=error):
+        collect(tmp_path / "outputs", "w0", lambda _: {"state": {}, **answer})
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
 
 
@@ -179,20 +181,6 @@ def test_nothing_is_stored_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"less than 1 GiB is free on its disk \(9 MiB\)"):
         collect(tmp_path, "pod-w0", Worker(OBJECTS))
     assert (states(tmp_path), content_of(OutputDirectory(tmp_path))) == ([], {})
-
-
-@pytest.mark.parametrize("state", [None, [], "x", {"a": "x" * (1 << 22)}])
-def test_a_hostile_state_is_refused(tmp_path, state):
-    with pytest.raises(OutputError, match="invalid state"):
-        collect(tmp_path, "w0", lambda _: {"files": [], "state": state})
-
-
-def test_a_segment_that_grew_is_replaced_whole(tmp_path):
-    name = "mine/1/0/log/000000000000"
-    for content in (b"one\n", b"one\ntwo\n"):
-        collect(tmp_path, "w0", lambda _, text=content: {"files": [file(name, text)], "state": {}})
-    assert content_of(OutputDirectory(tmp_path)) == {name: b"one\ntwo\n"}
-    assert json.loads(states(tmp_path)[0].read_text()) == {}
 
 
 def test_output_is_collected_while_a_trainer_runs_and_after_its_end(tmp_path):
