@@ -235,17 +235,9 @@ THIRD = FIRST | {"host": "localhost", "error": "not ready: pod-w1"}
             0,
             "exit code 0, the playbook wrote no result file. See its output: tail watch.d/mine.log",
         ),
-        ([], 0, "exit code 0, the playbook's result file has no list of failures. See"),
-        (
-            {"failures": ["text"]},
-            2,
-            "exit code 2, a failure in the playbook's result file has no valid host. See",
-        ),
-        (
-            {"failures": [FIRST | {"host": 7}]},
-            2,
-            "a failure in the playbook's result file has no valid host",
-        ),
+        ([], 0, "exit code 0, the playbook's result file cannot be read"),
+        ({"failures": ["text"]}, 2, "exit code 2, the playbook's result file cannot be read"),
+        ({"failures": [{"task": "Install"}]}, 2, "the playbook's result file cannot be read"),
         ("{", 0, "the playbook's result file cannot be read"),
     ],
 )

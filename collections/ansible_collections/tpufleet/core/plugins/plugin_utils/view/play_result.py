@@ -37,23 +37,13 @@ def read_error(path: Path) -> str:
     """
     try:
         with path.open(encoding="utf-8") as stream:
-            content = json.loads(stream.read(MAX_BYTES))
+            failures = json.loads(stream.read(MAX_BYTES))["failures"]
+        pairs = [(str(failure["host"]), str(failure["error"])) for failure in failures]
     except FileNotFoundError:
         raise ResultError("the playbook wrote no result file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ResultError(f"the playbook's result file cannot be read ({error})") from None
-    failures = content.get("failures") if isinstance(content, dict) else None
-    if not isinstance(failures, list):
-        raise ResultError("the playbook's result file has no list of failures")
-    pairs = [(_text(failure, "host"), _text(failure, "error")) for failure in failures]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ResultError(f"the playbook's result file cannot be read ({error!r})") from None
     if not pairs:
         return ""
     first = pairs[0][1]
     return f"{folded(host for host, error in pairs if error == first)}: {' '.join(first.split())}"
-
-
-def _text(failure: object, name: str) -> str:
-    text = failure.get(name) if isinstance(failure, dict) else None
-    if not isinstance(text, str):
-        raise ResultError(f"a failure in the playbook's result file has no valid {name}")
-    return text
