@@ -36,11 +36,6 @@ def test_a_curve_has_every_loss_or_the_means_of_equal_groups(steps):
     assert curve(rows_of([record(step, loss) for step, loss in points]), "loss") == means
 
 
-def test_the_heldout_curve_has_the_steps_of_evaluations():
-    rows = rows_of([record(1), record(2, heldout_loss=4.0), record(3), record(4, heldout_loss=3.0)])
-    assert curve(rows, "heldout_loss") == [(2, 4.0), (4, 3.0)]
-
-
 @given(st.lists(st.floats(-1e6, 1e6), max_size=400), st.integers(1, 50))
 def test_thinning_keeps_the_mean_the_order_and_the_limit(values, most):
     points = [(float(step), value) for step, value in enumerate(values)]
@@ -66,9 +61,3 @@ def test_a_loss_that_is_not_a_number_is_a_gap():
 @pytest.mark.parametrize("step", [-1, 2**63, 1e300, float("inf"), "1", True])
 def test_a_line_without_a_valid_step_is_left_out(step):
     assert len(rows_of([{"step": step}, record(2**62)])) == 1
-
-
-def test_invalid_values_of_another_trainer_are_ignored():
-    rows = rows_of([{"step": 1, "loss": "low", "time": [], "tokens_per_second": 10**400}])
-    assert len(rows) == 1
-    assert curve(rows, "loss") == []

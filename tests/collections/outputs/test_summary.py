@@ -5,7 +5,6 @@ import json
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary as summary_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import summary_cache
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves import MAX_POINTS
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.reader import stored_processes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.stored_answers import (
     progress_of,
@@ -125,12 +124,6 @@ def test_an_attempt_has_its_start_seconds_and_its_save_seconds(tmp_path):
     lines = [line(1, start_seconds=9.5), line(2, save_seconds=2.0), line(3, save_seconds=1.5)]
     [found] = summary(tmp_path, attempt(metrics=jsonl(lines))).attempts
     assert (found.start_seconds, found.saves) == (9.5, 3.5)
-
-
-def test_a_long_run_is_reduced_to_few_points(tmp_path):
-    output = summary(tmp_path, attempt(metrics=jsonl(map(line, range(1, 20_001)))))
-    assert (output.last["step"], len(output.curves["loss"])) == (20_000, MAX_POINTS)
-    assert len(output.to_json()) < 200_000
 
 
 @pytest.mark.parametrize(("most", "steps"), [(4, 2), (5, 3), (6, 3)])

@@ -1,7 +1,5 @@
 """playbooks/report.yml, run by ansible-playbook."""
 
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import jinja2
@@ -17,7 +15,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 from harness.playbooks import ROOT, environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
-from tests.collections.test_run_schedule_cron import CRONTAB, script
 
 REPORT = "playbooks/report.yml"
 
@@ -79,24 +76,18 @@ def test_an_invalid_option_is_named_with_the_fix(tmp_path, monkeypatch, options,
         action.run()
 
 
-@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
-def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path):
-    script(tmp_path / "crontab", CRONTAB, table=tmp_path / "table")
-    environment = environment_of(local_api)
-    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
-    arguments = ["-e", "report=5m", "-e", "bucket=gs://local-fleet"]
-    result = play(environment, "playbooks/schedule.yml", *arguments)
-    assert result.returncode == 0, flat(result)
-    assert "*/5 * * * * tpufleet-do-report" in flat(result)
-    expected = "playbooks/report.yml -e publish=gs://local-fleet/report.html "
-    assert expected in (tmp_path / "table").read_text()
-
-
-def test_a_scheduled_report_is_published_to_the_named_object_rather_than_the_bucket():
+@pytest.mark.parametrize(
+    ("variables", "location"),
+    [
+        ({"bucket": "gs://b/"}, "gs://b/report.html"),
+        ({"bucket": "gs://b", "publish": "gs://a/x.html"}, "gs://a/x.html"),
+        ({}, ""),
+    ],
+)
+def test_a_scheduled_report_is_published_to_the_named_object_or_the_bucket(variables, location):
     [schedule] = yaml.safe_load((ROOT / "playbooks/schedule.yml").read_text())
-    template = jinja2.Template(schedule["vars"]["schedule_publish"])
 
-    assert template.render(publish="gs://a/x.html", bucket="gs://b") == "gs://a/x.html"
+    assert jinja2.Template(schedule["vars"]["schedule_publish"]).render(**variables) == location
 
 
 def test_the_error_about_an_unwritable_path_names_it(local_api, tmp_path):

@@ -111,33 +111,27 @@ def test_an_attempt_has_the_start_and_the_first_step_that_its_worker_stored(is_a
     assert attempts[0].ended == "other"
 
 
+DONE_EVENT = (1800, {"kind": "done"})
+PREEMPTED_EVENT = (1800, watch("preempted", "recreate"))
+
+
 @pytest.mark.parametrize(
-    ("end", "kind", "ending"),
+    ("events", "output", "expected"),
     [
-        ("0", "done", "done"),
-        ("1", "crash", "crashed (exit 1)"),
-        ("75", "kill", "interrupted, saved"),
+        ([DONE_EVENT], {"end": "0", "ended": 1700.0}, (1700, "done", "done")),
+        ([DONE_EVENT], {"end": "1", "ended": 1700.0}, (1700, "crash", "crashed (exit 1)")),
+        ([DONE_EVENT], {"end": "75", "ended": 1700.0}, (1700, "kill", "interrupted, saved")),
+        # A preempted attempt is preempted, although its trainer saved.
+        ([PREEMPTED_EVENT], {"end": "75", "ended": 1700.0}, (1700, "preempted", "preempted")),
+        # A lost attempt ends at its last step.
+        ([], {"last": 1600.0}, (1600,)),
+        ([], {}, (1000,)),
     ],
 )
-def test_an_attempt_ends_as_its_worker_reported(end, kind, ending):
-    fields = record((1000, LAUNCHED), (1800, {"kind": "done"}), attempt=1)
-    output = run_output(stored(end=end, ended=1700.0))
-    attempts = attempts_of(fields, events_of(fields), output, NOW)
-    assert attempts == [Attempt(1, 1000, 1700, kind, ending)]
-
-
-def test_a_preempted_attempt_is_preempted_although_its_trainer_saved():
-    fields = record((1000, LAUNCHED), (1800, watch("preempted", "recreate")), attempt=1)
-    output = run_output(stored(end="75", ended=1700.0))
-    [attempt] = attempts_of(fields, events_of(fields), output, NOW)
-    assert (attempt.end, attempt.ended) == (1700, "preempted")
-
-
-def test_a_lost_attempt_ends_at_its_last_step():
-    fields = record((1000, LAUNCHED), attempt=1)
-    output = run_output(stored(last=1600.0))
-    assert attempts_of(fields, events_of(fields), output, NOW) == [Attempt(1, 1000, 1600)]
-    assert attempts_of(fields, events_of(fields), NOTHING, NOW) == [Attempt(1, 1000, 1000)]
+def test_an_attempt_ends_as_its_worker_reported(events, output, expected):
+    fields = record((1000, LAUNCHED), *events, attempt=1)
+    attempts = attempts_of(fields, events_of(fields), run_output(stored(**output)), NOW)
+    assert attempts == [Attempt(1, 1000, *expected)]
 
 
 def test_a_live_run_shows_its_workers_and_its_stored_curves():
@@ -175,19 +169,19 @@ def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, 
 
 
 @pytest.mark.parametrize(
-    ("number", "end", "state"),
-    [(2, "1", "crashed (exit 1)"), (2, None, "unknown"), (1, "1", "unknown")],
+    ("number", "end", "tpus", "state"),
+    [
+        (2, "1", READY, "crashed (exit 1)"),
+        (2, None, READY, "unknown"),
+        (1, "1", READY, "unknown"),
+        (1, "1", {"pod": "PREEMPTED"}, "preempted"),
+    ],
 )
-def test_a_run_whose_workers_were_not_asked_is_unknown_unless_its_newest_attempt_has_an_end(
-    number, end, state
+def test_the_state_of_a_run_whose_workers_were_not_asked_is_not_the_end_of_an_older_attempt(
+    number, end, tpus, state
 ):
-    assert view_of(record(tpu="pod"), run_output(stored(number, end=end))).state == state
-
-
-def test_a_preempted_attempt_does_not_take_the_end_of_an_older_one():
-    output = run_output(stored(1, end="1"))
-    view = view_of(record(tpu="pod"), output, tpus={"pod": "PREEMPTED"})
-    assert (view.state, view.reason) == ("preempted", "")
+    view = view_of(record(tpu="pod"), run_output(stored(number, end=end)), tpus=tpus)
+    assert (view.state, view.reason) == (state, "")
 
 
 def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
