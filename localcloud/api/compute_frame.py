@@ -20,7 +20,7 @@ from localcloud.api.oauth import EMAIL
 from localcloud.api.paging import requested_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import parse_compute_filter
+from localcloud.api.selection import parse_filter
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
@@ -184,7 +184,7 @@ class Frame:
         page = requested_page(
             f"{path} {filter_text} {order}", call.query, "maxResults", _LARGEST_PAGE
         )
-        test = parse_compute_filter(filter_text, ("name", "id", *fields))
+        test = parse_filter(filter_text, ("name", "id", *fields))
         selected = _ordered([item for item in items if test(item)], order)
         return page.cut(page.rest(selected, _key), _key)
 
