@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api.catalog import PARENT
-from localcloud.api.compute_catalog import ComputeCatalog, MachineTypes
+from localcloud.api.compute_catalog import ComputeCatalog
 from localcloud.api.compute_disks import Disks
 from localcloud.api.compute_errors import ComputeError, missing
 from localcloud.api.compute_firewalls import Firewalls
@@ -37,7 +37,6 @@ def compute_routes(
         *ComputeProject(frame).routes(),
         *ComputeOperations(frame).routes(),
         *ComputeCatalog(frame).routes(),
-        *MachineTypes(frame).routes(),
     )
 
 
