@@ -58,7 +58,8 @@ def cloud(tmp_path) -> Iterator[Cloud]:
 @pytest.fixture
 def workers(cloud) -> list[str]:
     """The addresses of a TPU's two workers."""
-    cloud.ready("pod", metadata={"ssh-keys": "tpu:key", "startup-script": "echo\nhello"})
+    metadata = {"ssh-keys": "tpu:key", "startup-script": "echo\nhello"}
+    cloud.ready("pod", metadata=metadata, networkConfig={"enableExternalIps": True})
     return cloud.addresses("pod")
 
 
@@ -85,15 +86,39 @@ class Waiter(threading.Thread):
 
 
 def test_each_worker_gets_its_own_metadata(cloud, workers):
-    for index, machine in enumerate(workers):
-        assert cloud.ask(machine, f"{ATTRIBUTES}/agent-worker-number").text == str(index)
+    for machine in workers:
         assert cloud.ask(machine, f"{V1}/instance/network-interfaces/0/ip").text == machine
     names = {cloud.ask(machine, f"{V1}/instance/name").text for machine in workers}
     assert names == set(cloud.machines.specs)
 
 
-def test_a_request_from_an_address_of_no_machine_gets_a_403(cloud, workers):
-    assert cloud.ask("127.77.0.200", f"{V1}/project/project-id").code == 403
+SCHEDULING = "automatic-restart TRUE\non-host-maintenance TERMINATE\npreemptible FALSE\n"
+REPLIES = {
+    "instance/attributes/agent-worker-number": (200, "1"),
+    "instance/attributes/ssh-keys": (200, "tpu:key"),
+    "instance/attributes/startup-script": (200, "echo\nhello"),
+    "instance/scheduling/?recursive=true&alt=text": (200, SCHEDULING),
+    "instance/preempted?wait_for_change=true&timeout_sec=0": (200, "FALSE"),
+    "instance/preempted?wait_for_change=true&last_etag=earlier": (200, "FALSE"),
+    "instance/preempted?wait_for_change=true&timeout_sec=soon": (
+        400,
+        "timeout_sec is not a number of seconds\n",
+    ),
+    "project/": (200, "attributes/\nnumeric-project-id\nproject-id\n"),
+    "project": (301, ""),
+    "project/project-id": (200, "local-fleet"),
+    "project/project-id?alt=json": (200, '"local-fleet"'),
+    "project/project-id?alt=yaml": (400, "alt is yaml, not json or text\n"),
+    "project/none": (404, f"{V1}/project/none is not in this machine's metadata\n"),
+}
+
+
+def test_values_directories_and_errors_are_googles(cloud, workers):
+    replies = {path: cloud.ask(workers[1], f"{V1}/{path}") for path in REPLIES}
+
+    assert {path: (reply.code, reply.text) for path, reply in replies.items()} == REPLIES
+    assert replies["project"].headers["Location"] == f"{V1}/project/"
+    assert cloud.ask("127.77.0.200", f"{V1}/project/project-id").code == 403  # no machine's address
 
 
 @pytest.mark.parametrize(
@@ -138,10 +163,8 @@ def test_slices_of_a_queued_resource_get_their_slice_id_and_coordinator(cloud):
     assert "MEGASCALE_NUM_SLICES: '2'" in env
     assert "MEGASCALE_SLICE_ID: '1'" in env
     assert "WORKER_ID: '1'" in env
-
-
-def test_a_node_outside_a_multislice_has_no_slice_variables(cloud, workers):
-    assert "MEGASCALE" not in cloud.ask(workers[0], f"{ATTRIBUTES}/tpu-env").text
+    cloud.ready("alone")
+    assert "MEGASCALE" not in cloud.ask(cloud.addresses("alone")[0], f"{ATTRIBUTES}/tpu-env").text
 
 
 @pytest.mark.parametrize(
@@ -165,51 +188,17 @@ def test_every_accelerators_host_bounds_match_its_number_of_workers():
         assert x * y * z == accelerator.workers, accelerator.name
 
 
-def test_a_nodes_metadata_entries_are_attributes(cloud, workers):
-    assert cloud.ask(workers[0], f"{ATTRIBUTES}/ssh-keys").text == "tpu:key"
-    assert cloud.ask(workers[0], f"{ATTRIBUTES}/startup-script").text == "echo\nhello"
-    assert cloud.ask(workers[0], f"{ATTRIBUTES}/shutdown-script").code == 404
-
-
-def test_a_directory_needs_a_slash_and_lists_its_names(cloud, workers):
-    listing = cloud.ask(workers[0], f"{V1}/project/")
-    moved = cloud.ask(workers[0], f"{V1}/project")
-
-    assert listing.text == "attributes/\nnumeric-project-id\nproject-id\n"
-    assert (moved.code, moved.headers["Location"]) == (301, f"{V1}/project/")
-
-
 def test_a_recursive_request_returns_camel_case_json_except_attributes(cloud, workers):
     reply = cloud.ask(workers[0], f"{V1}/instance/?recursive=true")
 
     instance = json.loads(reply.text)
     assert reply.headers["Content-Type"] == "application/json"
     assert instance["attributes"]["agent-worker-number"] == "0"
-    assert instance["networkInterfaces"] == [{"ip": workers[0], "accessConfigs": []}]
+    access = {"externalIp": workers[0], "type": "ONE_TO_ONE_NAT"}
+    assert instance["networkInterfaces"] == [{"ip": workers[0], "accessConfigs": [access]}]
     assert instance["machineType"].endswith("/machineTypes/ct4p-hightpu-4t")
     assert instance["zone"].endswith(f"/zones/{ZONE}")
     assert isinstance(instance["id"], int)
-
-
-def test_a_recursive_text_request_returns_one_line_per_value(cloud, workers):
-    reply = cloud.ask(workers[0], f"{V1}/instance/scheduling/?recursive=true&alt=text")
-
-    expected = "automatic-restart TRUE\non-host-maintenance TERMINATE\npreemptible FALSE\n"
-    assert reply.text == expected
-
-
-def test_a_value_is_returned_as_text_or_json(cloud, workers):
-    assert cloud.ask(workers[0], f"{V1}/project/project-id?alt=json").text == '"local-fleet"'
-    assert cloud.ask(workers[0], f"{V1}/project/project-id?alt=yaml").code == 400
-
-
-def test_a_node_with_an_external_address_has_an_access_config(cloud):
-    cloud.ready("out", networkConfig={"enableExternalIps": True})
-    (machine, _) = cloud.addresses("out")
-
-    path = f"{V1}/instance/network-interfaces/0/access-configs/0/external-ip"
-    external = cloud.node("out")["networkEndpoints"][0]["accessConfig"]["externalIp"]
-    assert cloud.ask(machine, path).text == external
 
 
 def test_the_api_refuses_the_token_of_a_nodes_service_account(cloud, workers):
@@ -247,26 +236,6 @@ def test_a_patched_value_reaches_a_waiting_guest(cloud, workers):
 
     assert waiter.answer() == "tpu:new"
     assert unchanged.answer() in cloud.machines.specs
-
-
-def test_a_change_between_two_waits_is_not_lost(cloud, workers):
-    before = cloud.ask(workers[0], f"{ATTRIBUTES}/?recursive=true").headers["ETag"]
-    path = f"locations/{ZONE}/nodes/pod"
-    cloud.call("PATCH", path, {"metadata": {"note": "new"}}, updateMask="metadata")
-
-    query = f"recursive=true&wait_for_change=true&last_etag={before}"
-    reply = cloud.ask(workers[0], f"{ATTRIBUTES}/?{query}")
-
-    assert json.loads(reply.text)["note"] == "new"
-    assert reply.headers["ETag"] != before
-
-
-def test_a_wait_with_a_timeout_returns_the_current_value(cloud, workers):
-    reply = cloud.ask(workers[0], f"{V1}/instance/preempted?wait_for_change=true&timeout_sec=0")
-
-    assert reply.text == "FALSE"
-    query = "wait_for_change=true&timeout_sec=soon"
-    assert cloud.ask(workers[0], f"{V1}/instance/preempted?{query}").code == 400
 
 
 def test_an_announced_preemption_wakes_a_waiting_guest(cloud, workers):
