@@ -1,13 +1,11 @@
 """The local cloud's bucket starts, keeps its objects in a crash, and is removed completely."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -80,31 +78,6 @@ def test_objects_are_written_read_and_listed(endpoint):
     assert [item["name"] for item in listed] == ["a/b"]
     assert download(endpoint, "a%2Fb") == "text"
     assert requests.get(listed[0]["mediaLink"], timeout=20).text == "text"
-
-
-def swap(endpoint: str, name: str, content: str, generation: str) -> int:
-    """Write an object if it has this generation ("0": if it is missing); return the HTTP status."""
-    head = f"--X\r\nContent-Type: application/json\r\n\r\n{json.dumps({'name': name})}\r\n"
-    body = f"{head}--X\r\nContent-Type: text/plain\r\n\r\n{content}\r\n--X--\r\n"
-    return requests.post(
-        f"{endpoint}/upload/storage/v1/b/{bucket.NAME}/o",
-        params={"uploadType": "multipart", "ifGenerationMatch": generation},
-        data=body,
-        headers={"Content-Type": "multipart/related; boundary=X"},
-        timeout=20,
-    ).status_code
-
-
-def test_one_of_several_writes_with_the_same_generation_succeeds(endpoint):
-    path = f"{endpoint}/storage/v1/b/{bucket.NAME}/o/a"
-    assert [swap(endpoint, "a", text, "0") for text in ("first", "second")] == [200, 412]
-    generation = requests.get(path, timeout=20).json()["generation"]
-
-    with ThreadPoolExecutor(8) as pool:
-        codes = pool.map(lambda writer: swap(endpoint, "a", f"{writer}", generation), range(8))
-
-    assert sorted(codes) == [200] + [412] * 7
-    assert swap(endpoint, "a", "late", generation) == 412
 
 
 def test_up_restarts_a_crashed_bucket_with_its_address_and_objects(cloud, endpoint):

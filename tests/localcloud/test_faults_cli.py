@@ -101,12 +101,14 @@ def test_a_health_with_a_symptom_is_set_and_cleared(local_api, run_cli):
     local_api.ready("one")
 
     unwell = ["UNHEALTHY_TENSORFLOW", "--symptom", "LOW_MEMORY", "--worker", "1"]
-    assert run_cli("fault", "health", "one", *unwell)[0] == 0
+    assert run_cli("fault", "health", "one", *unwell, "--description", "asked for")[0] == 0
     node = local_api.node("one")
     run_cli("fault", "health", "one", "HEALTHY")
 
-    assert node["health"] == "UNHEALTHY_TENSORFLOW"
-    assert node["symptoms"][0]["workerId"] == "1"
+    assert (node["health"], node["healthDescription"]) == ("UNHEALTHY_TENSORFLOW", "asked for")
+    (symptom,) = node["symptoms"]
+    assert (symptom["symptomType"], symptom["workerId"]) == ("LOW_MEMORY", "1")
+    assert symptom["createTime"].endswith("Z")
     assert local_api.node("one")["health"] == "HEALTHY"
     assert "symptoms" not in local_api.node("one")
 
@@ -120,10 +122,11 @@ def test_a_health_with_a_symptom_is_set_and_cleared(local_api, run_cli):
     ],
 )
 def test_a_workers_fault_is_injected_and_cleared(local_api, run_cli, action, undo, fault):
-    local_api.ready("one")
+    before = local_api.ready("one")
 
     assert run_cli("fault", "worker", "one-w1", action) == (0, f"one-w1: {action} succeeded\n", "")
     output = run_cli("fault", "show")[1]
+    assert local_api.node("one") == before
     run_cli("fault", "worker", "one-w1", undo)
 
     assert output == f"workers      one-w1 in {ZONE}: {fault}\n"

@@ -31,26 +31,12 @@ def small(tmp_path):
     api.halt()
 
 
-def test_addresses_of_a_deleted_tpu_are_reused_last(small):
-    rounds = [made_and_deleted(small) for _ in range(4)]
-
-    assert len({address for pair in rounds[:3] for address in pair}) == 6
-    assert set(rounds[3]) == set(rounds[0])
-
-
 def test_a_restart_does_not_reuse_addresses_early(small):
     before = made_and_deleted(small)
     small.halt()
     small.boot()
 
     assert not set(made_and_deleted(small)) & set(before)
-
-
-def test_a_queued_tpu_gets_no_address_of_a_tpu_just_deleted(small):
-    before = made_and_deleted(small)
-    small.queue("q", {"nodeId": "queued"})
-
-    assert not set(addresses(small.state_is("queued", "READY"))) & set(before)
 
 
 def test_a_maintained_workers_old_external_address_is_reused_last(small):

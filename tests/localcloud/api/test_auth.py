@@ -117,16 +117,16 @@ def test_another_grant_type_is_refused(local_api):
 
 
 @pytest.mark.parametrize(
-    ("header", "reason"),
+    ("path", "header", "reason"),
     [
-        (None, "CREDENTIALS_MISSING"),
-        ("Basic YTpi", "CREDENTIALS_MISSING"),
-        ("Bearer", "CREDENTIALS_MISSING"),
-        ("Bearer nonsense", "ACCESS_TOKEN_EXPIRED"),
-        ("Bearer a.b.c", "ACCESS_TOKEN_EXPIRED"),
+        (NODES, None, "CREDENTIALS_MISSING"),
+        (NODES, "Basic YTpi", "CREDENTIALS_MISSING"),
+        (NODES, "Bearer", "CREDENTIALS_MISSING"),
+        (NODES, "Bearer nonsense", "ACCESS_TOKEN_EXPIRED"),
+        ("/_localcloud/status", "Bearer a.b.c", "ACCESS_TOKEN_EXPIRED"),
+        ("/nowhere", None, "CREDENTIALS_MISSING"),
     ],
 )
-@pytest.mark.parametrize("path", [NODES, "/_localcloud/status", "/nowhere"])
 def test_every_path_answers_401_without_a_valid_token(local_api, path, header, reason):
     headers = {"Authorization": header} if header else {}
 

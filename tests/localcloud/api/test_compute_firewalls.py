@@ -23,13 +23,15 @@ def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):
     assert internal["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
 
 
-def test_a_rule_gets_default_values(compute):
+def test_a_rule_gets_default_values_and_can_be_written_back_as_read(compute):
     compute.done("POST", RULES, RULE)
 
     rule = compute.get(f"{RULES}/ssh")
     assert (rule["direction"], rule["priority"], rule["disabled"]) == ("INGRESS", 1000, False)
     assert rule["sourceRanges"] == ["0.0.0.0/0"]
     assert rule["network"].endswith("/projects/local-fleet/global/networks/default")
+    compute.done("PUT", f"{RULES}/ssh", rule)
+    assert compute.get(f"{RULES}/ssh") == rule
 
 
 def test_a_patch_changes_given_fields_and_an_update_replaces_the_rule(compute):
@@ -45,15 +47,6 @@ def test_a_patch_changes_given_fields_and_an_update_replaces_the_rule(compute):
     assert (updated["priority"], updated["disabled"]) == (1000, False)
     assert updated["sourceRanges"] == ["10.0.0.0/8"] and "sourceTags" not in updated
     assert updated["id"] == patched["id"]
-
-
-def test_a_rule_can_be_written_back_as_read(compute):
-    compute.done("POST", RULES, RULE)
-    rule = compute.get(f"{RULES}/ssh")
-
-    compute.done("PUT", f"{RULES}/ssh", rule)
-
-    assert compute.get(f"{RULES}/ssh") == rule
 
 
 @pytest.mark.parametrize(

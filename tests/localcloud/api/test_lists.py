@@ -175,14 +175,17 @@ def test_an_order_applies_to_all_pages(local_api):
     assert [entry["type"] for entry in types] == sorted(ACCELERATORS, reverse=True)
 
 
-def test_a_filter_selects_operations_and_locations(local_api):
+def test_operations_of_a_deleted_node_are_listed_and_filtered(local_api):
     local_api.ready("one")
-    local_api.ended(local_api.delete("one"))
+    deletion = local_api.ended(local_api.delete("one"))
 
+    operations = items(local_api, "locations/-/operations", "operations", pageSize=1)
     done = local_api.get("locations/-/operations", filter="done=true AND metadata.verb=delete")
     locations = local_api.get("locations", filter=f"locationId={ZONE}")
 
-    assert [entry["metadata"]["verb"] for entry in done["operations"]] == ["delete"]
+    assert sorted(entry["metadata"]["verb"] for entry in operations) == ["create", "delete"]
+    assert done["operations"] == [deletion]
+    assert deletion["metadata"]["endTime"] >= deletion["metadata"]["createTime"]
     assert [entry["locationId"] for entry in locations["locations"]] == [ZONE]
 
 
@@ -228,16 +231,3 @@ def test_the_topology_of_every_accelerator_type_has_its_chips():
         prefix, size = name.split("-")
         chips = int(size) if prefix in ("v5litepod", "v6e") else int(size) // 2
         assert accelerator.chips == chips, name
-
-
-def test_operations_are_listed_also_after_their_node_is_deleted(local_api):
-    local_api.ready("one")
-    deletion = local_api.ended(local_api.delete("one"))
-
-    operations = items(local_api, "locations/-/operations", "operations", pageSize=1)
-
-    assert sorted(entry["metadata"]["verb"] for entry in operations) == ["create", "delete"]
-    assert deletion in operations
-    assert deletion["metadata"]["endTime"] >= deletion["metadata"]["createTime"]
-    path = f"locations/{ZONE}/operations/operation-0"
-    assert local_api.call("GET", path).status_code == 404

@@ -74,8 +74,9 @@ def test_a_mask_that_is_empty_or_has_immutable_fields_is_refused(local_api, mask
     assert local_api.node("one") == node
 
 
-def test_the_machine_of_a_stopped_node_is_shut_down_and_off_and_keeps_its_files(local_api):
+def test_a_stopped_node_is_off_also_after_a_restart_and_keeps_its_files(local_api):
     local_api.ready("one", **SMALL)
+    assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
     (machine,) = local_api.machines.specs
 
     stopped = local_api.ended(post(local_api, "stop").json())["response"]
@@ -84,35 +85,13 @@ def test_the_machine_of_a_stopped_node_is_shut_down_and_off_and_keeps_its_files(
     assert "networkEndpoints" not in stopped
     assert local_api.machines.shut_downs == local_api.machines.offs == [machine]
     assert (set(local_api.machines.specs), local_api.machines.running) == ({machine}, set())
+    local_api.halt()
+    local_api.boot()
+    assert local_api.node("one")["state"] == "STOPPED"
+    assert local_api.machines.running == set()
     started = local_api.ended(post(local_api, "start").json())["response"]
     assert started["state"] == "READY"
     assert local_api.machines.running == {machine}
-
-
-def test_a_stopped_node_stays_stopped_after_a_restart(local_api):
-    local_api.ready("one", **SMALL)
-    local_api.ended(post(local_api, "stop").json())
-    local_api.halt()
-
-    local_api.boot()
-
-    assert local_api.node("one")["state"] == "STOPPED"
-    assert local_api.machines.running == set()
-
-
-def test_an_interrupted_start_resumes_after_a_restart(local_api):
-    local_api.ready("one", **SMALL)
-    local_api.ended(post(local_api, "stop").json())
-    local_api.machines.hold = threading.Event()
-    local_api.machines.reached_hold.clear()
-    operation = post(local_api, "start").json()
-    assert local_api.machines.reached_hold.wait(20)
-    assert local_api.node("one")["state"] == "STARTING"
-    local_api.interrupt()
-
-    local_api.boot()
-
-    assert local_api.ended(operation)["response"]["state"] == "READY"
 
 
 @pytest.mark.parametrize(
@@ -131,12 +110,6 @@ def test_nodes_with_several_workers_and_spot_nodes_cannot_be_stopped(local_api, 
     assert status(answer) == (400, "FAILED_PRECONDITION")
     assert reason in answer.json()["error"]["message"]
     assert local_api.node("one")["state"] == "READY"
-
-
-def test_a_running_node_cannot_be_started(local_api):
-    local_api.ready("one", **SMALL)
-
-    assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
 
 
 def test_a_node_whose_power_off_fails_is_terminated_with_an_error(local_api):

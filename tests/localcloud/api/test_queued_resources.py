@@ -97,16 +97,6 @@ def test_slices_are_named_by_prefix_or_request_and_number(local_api, params, nam
     assert [node["multisliceNode"] for node in nodes] == [True] * 2
 
 
-def test_a_spot_request_creates_a_spot_node_and_a_guaranteed_one_does_not(local_api):
-    ask(local_api, "cheap", spec("a"), spot={})
-    ask(local_api, "dear", spec("b"), guaranteed={"minDuration": "3600s"})
-
-    assert local_api.queued("cheap", "ACTIVE")["spot"] == {}
-    assert local_api.queued("dear", "ACTIVE")["guaranteed"] == {"minDuration": "3600s"}
-    assert local_api.node("a")["schedulingConfig"] == {"spot": True}
-    assert local_api.node("b")["schedulingConfig"] == {}
-
-
 def test_a_request_waits_for_capacity(full):
     ask(full)
     assert full.get(f"{PATH}/qr")["state"]["state"] in ("CREATING", "WAITING_FOR_RESOURCES")
@@ -187,25 +177,6 @@ def test_deleting_an_active_request_needs_force(local_api):
     assert local_api.machines.specs == {}
 
 
-def test_deleting_a_suspended_request_deletes_its_node(local_api):
-    active(local_api)
-    local_api.preempt("one")
-    local_api.queued("qr", "SUSPENDED")
-
-    local_api.ended(delete(local_api).json())
-
-    assert local_api.get("locations/-/nodes") == {}
-    active(local_api)
-
-
-def test_a_waiting_request_has_no_nodes_and_can_be_deleted(full):
-    ask(full)
-    full.queued("qr", "WAITING_FOR_RESOURCES")
-
-    assert "response" in full.ended(delete(full).json())
-    assert full.call("GET", f"{PATH}/qr").status_code == 404
-
-
 def test_a_request_in_deletion_is_deleting(local_api):
     local_api.machines.hold = threading.Event()
     ask(local_api)
@@ -283,13 +254,15 @@ def test_a_reset_during_a_read_of_the_nodes_ends_after_the_reboot(local_api, mon
     assert "response" in local_api.ended(operation)
 
 
-def test_only_an_active_request_can_be_reset(full):
+def test_a_waiting_request_cannot_be_reset_but_deleted(full):
     ask(full)
+    full.queued("qr", "WAITING_FOR_RESOURCES")
 
     answer = full.call("POST", f"{PATH}/qr:reset", {})
 
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
-    assert full.call("POST", f"{PATH}/none:reset", {}).status_code == 404
+    assert "response" in full.ended(delete(full).json())
+    assert full.call("POST", f"{PATH}/qr:reset", {}).status_code == 404
 
 
 def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
@@ -307,20 +280,6 @@ def test_two_requests_with_the_same_id_create_one_queued_resource(local_api):
     assert (
         delete(local_api, **options).json()["name"] == delete(local_api, **options).json()["name"]
     )
-
-
-def test_requests_of_all_zones_are_listed_in_pages_and_unreachable_zones_named(local_api):
-    for name in ("a", "b", "c"):
-        ask(local_api, name, spec(f"node-{name}"))
-        local_api.queued(name, "ACTIVE")
-    local_api.faults(unreachable=["us-central1-a"])
-
-    first = local_api.get("locations/-/queuedResources", pageSize=2)
-    second = local_api.get("locations/-/queuedResources", pageToken=first["nextPageToken"])
-
-    listed = [item["name"].split("/")[-1] for item in first["queuedResources"]]
-    assert listed + [item["name"].split("/")[-1] for item in second["queuedResources"]] == [*"abc"]
-    assert first["unreachable"] == ["projects/local-fleet/locations/us-central1-a"]
 
 
 def test_a_taken_name_of_a_request_or_node_is_refused(local_api):

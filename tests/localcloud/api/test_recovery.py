@@ -202,27 +202,6 @@ def test_a_deletion_interrupted_by_sigkill_completes_at_the_next_start(killable)
     assert killable.machine_states() == {}
 
 
-def test_a_kill_at_any_time_loses_and_duplicates_no_node(killable):
-    moments = random.Random(20261121)  # noqa: S311 - reproducible, not secret
-    operations = []
-    for number in range(4):
-        operations.append(killable.create(f"tpu-{number}"))
-        if number == 2:
-            operations.append(killable.delete("tpu-0"))
-        threading.Event().wait(moments.uniform(0, 0.4))
-        killable.kill()
-        killable.boot()
-
-    for operation in operations:
-        killable.ended(operation)
-    nodes = killable.get("locations/-/nodes")["nodes"]
-    assert [node["name"][-5:] for node in nodes] == ["tpu-1", "tpu-2", "tpu-3"]
-    assert {node["state"] for node in nodes} == {"READY"}
-    addresses = [point["ipAddress"] for node in nodes for point in node["networkEndpoints"]]
-    assert len(set(addresses)) == 6
-    assert list(killable.machine_states().values()) == [True] * 6
-
-
 def test_a_kill_at_any_time_loses_and_duplicates_no_queued_resource(killable):
     moments = random.Random(20261122)  # noqa: S311 - reproducible, not secret
     path = f"locations/{ZONE}/queuedResources"

@@ -83,10 +83,6 @@ def name_of_last(api):
     return api.get("locations/-/operations")["operations"][-1]["name"]
 
 
-def test_a_valid_node_passes_the_schema_check():
-    check_message(NODE, "Node", "v2", "node")
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -111,6 +107,7 @@ def test_an_invalid_node_fails_the_schema_check(change, complaint):
 
 
 def test_a_missing_field_fails_the_schema_check():
+    check_message(NODE, "Node", "v2", "node")
     with pytest.raises(SchemaError, match="a Node must have state"):
         check_message({key: NODE[key] for key in NODE if key != "state"}, "Node", "v2", "node")
 
