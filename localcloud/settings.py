@@ -34,7 +34,7 @@ class Settings:
 def read(cloud: LocalCloud) -> Settings:
     """Return the cloud's settings; raise CloudError if the cloud was never started."""
     try:
-        fields = json.loads(cloud.settings.read_text())
+        return Settings(**json.loads(cloud.settings.read_text()))
     except FileNotFoundError:
         raise CloudError(
             f"local cloud {cloud.name!r} is not up. Start it: {cloud.command('up')}"
@@ -44,9 +44,6 @@ def read(cloud: LocalCloud) -> Settings:
             f"{cloud.settings} can't be read ({error.strerror}): another user started the cloud. "
             "Run the same command with sudo"
         ) from error
-    # Files of earlier versions contain the project, which is now a constant.
-    fields.pop("project", None)
-    return Settings(**fields)
 
 
 def write(cloud: LocalCloud, settings: Settings) -> None:

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VERSION = 6  # increment this number with each change of the tables
 _TABLES = """
 CREATE TABLE nodes (
     uid INTEGER PRIMARY KEY,
     zone TEXT NOT NULL,
     node_id TEXT NOT NULL,
     state TEXT NOT NULL,
-    wanted TEXT NOT NULL,
-    trouble TEXT NOT NULL DEFAULT '',
+    desired_state TEXT NOT NULL,
+    last_error TEXT NOT NULL DEFAULT '',
     create_time TEXT NOT NULL,
     body TEXT NOT NULL,
     queued_resource INTEGER,
@@ -116,24 +115,15 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file; raise RuntimeError if it has tables of another version."""
+        """Open the file; create it if it does not exist."""
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         path.chmod(0o600)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             self._connection.execute(f"PRAGMA {pragma}")
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            script = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={VERSION}; COMMIT;"
-            self._connection.executescript(script)
-        elif version != VERSION:
-            self._connection.close()
-            raise RuntimeError(
-                f"{path} has version {version} of the database, but this tpufleet needs {VERSION}. "
-                "Remove the cloud with the tpufleet that created it (subcommand down). Then create "
-                "it again with this one (subcommand up)"
-            )
+        if not self.rows("SELECT 1 FROM sqlite_master"):
+            self._connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -14,11 +14,10 @@ from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.table import ZonalTable
 
-# Desired states of a node's machines: running, powered off, deleted. Don't change these values or
-# the names of the columns ``wanted`` and ``trouble``: databases of existing clouds contain them.
-RUN = "run"
+# Desired states of a node's machines.
+RUN = "running"
 OFF = "off"
-DELETED = "gone"
+DELETED = "deleted"
 # States in which a node can be deleted.
 DELETABLE = (
     *("CREATING", "READY", "RESTARTING", "REPAIRING", "STARTING", "STOPPING", "STOPPED"),
@@ -112,8 +111,8 @@ class NodeTable(ZonalTable[Node]):
 
     _name = "nodes"
     _columns = (
-        "uid, zone, node_id, state, wanted, trouble, create_time, queued_resource, preempt_at, "
-        "condition, body"
+        "uid, zone, node_id, state, desired_state, last_error, create_time, queued_resource, "
+        "preempt_at, condition, body"
     )
     _id = "node_id"
 
@@ -143,7 +142,7 @@ class NodeTable(ZonalTable[Node]):
         with self._database.transaction() as connection:
             try:
                 connection.execute(
-                    "INSERT INTO nodes (uid, zone, node_id, state, wanted, create_time, "
+                    "INSERT INTO nodes (uid, zone, node_id, state, desired_state, create_time, "
                     "queued_resource, body) VALUES (?, ?, ?, 'CREATING', ?, ?, ?, ?)",
                     (uid, zone, node_id, RUN, timestamp(), queued_resource, json.dumps(body)),
                 )
@@ -206,8 +205,9 @@ class NodeTable(ZonalTable[Node]):
         failure. A change of state cancels an announced preemption.
         """
         update = (
-            "UPDATE nodes SET state = ?, wanted = coalesce(?, wanted), trouble = ?, "
-            "preempt_at = NULL WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
+            "UPDATE nodes SET state = ?, desired_state = coalesce(?, desired_state), "
+            "last_error = ?, preempt_at = NULL "
+            "WHERE uid = ? AND state IN (SELECT value FROM json_each(?))"
         )
         values = (new_state, desired_state, last_error, uid, json.dumps(list(states)))
         return self._database.execute(update, *values) == 1

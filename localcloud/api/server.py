@@ -214,8 +214,7 @@ def create_server(
     ports accept connections from now on. The metadata server answers requests as soon as
     ``recover`` is called, the API as soon as ``serve`` is called.
 
-    Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``,
-    RuntimeError if another version of the local cloud wrote the state.
+    Raises OSError if a port is in use, AlreadyServedError if another process serves ``state_dir``.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as resources:

@@ -3,7 +3,6 @@
 import multiprocessing
 import random
 import socket
-import sqlite3
 import threading
 
 import pytest
@@ -102,17 +101,6 @@ def test_an_interrupted_reset_reboots_every_machine(local_api):
     assert "response" in local_api.ended(operation)
     assert set(local_api.machines.offs) == set(local_api.machines.specs)
     assert local_api.machines.running == set(local_api.machines.specs)
-
-
-@pytest.mark.parametrize("version", [1, 99])
-def test_a_database_of_another_version_is_refused(local_api, version):
-    local_api.halt()
-    connection = sqlite3.connect(local_api.state / "state.sqlite")
-    connection.execute(f"PRAGMA user_version={version}")
-    connection.close()
-
-    with pytest.raises(RuntimeError, match=f"has version {version}"):
-        local_api.boot()
 
 
 def free_port() -> int:
