@@ -19,8 +19,6 @@ from localcloud.machines import processes
 from localcloud.machines.commands import run
 
 RANGE = IPv4Network("198.18.0.0/15")
-# Private network (RFC 1918). If all of RANGE is in use, an error suggests a subnet of _PRIVATE.
-_PRIVATE = IPv4Network("10.0.0.0/8")
 # The prefix length of a cloud's subnet: about 1000 machines per cloud, 128 clouds per host.
 PREFIX = 22
 FIRST_MACHINE = 10
@@ -67,14 +65,9 @@ def up(
     if subnet is None:
         subnet = free_subnet(_routes(), requested)
         if subnet is None:
-            suggestion = free_subnet(_routes(), within=_PRIVATE)
             raise CloudError(
-                f"every subnet of {RANGE} is in use on this host (ip route). "
-                + (
-                    f"Choose another: {cloud.command('up', '--subnet', str(suggestion))}"
-                    if suggestion
-                    else f"Remove a route, then run: {cloud.command('up')}"
-                )
+                f"every subnet of {RANGE} is in use on this host (ip route). Remove a route, or "
+                f"choose a free network: {cloud.command('up', '--subnet', 'NETWORK')}"
             )
         if requested and subnet != requested:
             if is_required:
@@ -192,14 +185,14 @@ table ip {cloud.nft_table} {{
 
 
 def free_subnet(
-    used: Iterable[IPv4Network], requested: IPv4Network | None = None, within: IPv4Network = RANGE
+    used: Iterable[IPv4Network], requested: IPv4Network | None = None
 ) -> IPv4Network | None:
     """Return a subnet that overlaps none of ``used``; None if there is none.
 
-    The result is ``requested`` if it is free, else the first free subnet in ``within``.
+    The result is ``requested`` if it is free, else the first free subnet in RANGE.
     """
     used_subnets = list(used)
-    for subnet in [*([requested] if requested else []), *within.subnets(new_prefix=PREFIX)]:
+    for subnet in [*([requested] if requested else []), *RANGE.subnets(new_prefix=PREFIX)]:
         if not any(subnet.overlaps(network) for network in used_subnets):
             return subnet
     return None

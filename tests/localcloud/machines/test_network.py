@@ -2,11 +2,9 @@ import json
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud
 from localcloud.machines import network
 from localcloud.machines.network import (
@@ -32,15 +30,6 @@ def test_another_subnet_is_used_only_if_the_requested_one_is_in_use():
     requested = IPv4Network("198.18.40.0/22")
     assert free_subnet([IPv4Network("198.18.0.0/22")], requested) == requested
     assert free_subnet([IPv4Network("198.18.41.0/24")], requested) == IPv4Network("198.18.0.0/22")
-
-
-def test_a_free_subnet_is_suggested_if_the_whole_range_is_in_use(monkeypatch):
-    used = [RANGE, IPv4Network("10.0.0.0/16")]
-    monkeypatch.setattr(network, "_routes", lambda: used)
-    monkeypatch.setattr(network, "_existing_subnet", lambda _cloud: None)
-    with pytest.raises(CloudError) as refused:
-        network.up(LocalCloud("two", Path("/clouds/two")), None, print)
-    assert str(refused.value).endswith(" -m localcloud --name two up --subnet 10.1.0.0/22")
 
 
 def test_an_external_address_is_translated_to_the_address_of_its_machine(tmp_path):
