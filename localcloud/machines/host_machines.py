@@ -7,6 +7,7 @@ server may be killed at any time.
 
 import contextlib
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Collection
@@ -16,7 +17,6 @@ from pathlib import Path
 
 from localcloud.local_cloud import LocalCloud, write_atomically
 from localcloud.machines import mounts, network
-from localcloud.machines.boot_wait import answers_ssh
 from localcloud.machines.interface import (
     MachineError,
     MachineFault,
@@ -142,6 +142,16 @@ class HostMachines(Machines):
         lines = console.read_text(errors="replace").splitlines() if console.exists() else []
         nonempty = [line.strip() for line in lines if line.strip()]
         return f"the last line of {console} is: {nonempty[-1] if nonempty else '(empty)'}"
+
+
+def answers_ssh(address: IPv4Address, greeting_s: float) -> bool:
+    """Return whether sshd on port 22 sends its greeting (RFC 4253, 4.2) within ``greeting_s``."""
+    try:
+        with socket.create_connection((str(address), 22), timeout=1.0) as connection:
+            connection.settimeout(greeting_s)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
 
 
 def _read(file: Path) -> IPv4Address:

@@ -85,8 +85,3 @@ def fill(disk: Path, ballast: Path) -> None:
                 offset += size
             except OSError:
                 size //= 2
-
-
-def free(ballast: Path) -> None:
-    """Delete the file created by ``fill``, so that the disk has free space again."""
-    ballast.unlink(missing_ok=True)

@@ -70,7 +70,7 @@ class NspawnMachines(HostMachines):
                 self.power_off(spec.name)
             directory.mkdir(parents=True, exist_ok=True)
             disk = mounts.disk(directory / _DISK, DISK_GIB)
-            machine_faults.free(disk / _BALLAST)
+            (disk / _BALLAST).unlink(missing_ok=True)
             root = mounts.overlay(self.image, directory, disk)
             if not self._is_listed(spec.name):  # the machine has never booted
                 furnish(root, spec, self.network)
@@ -120,7 +120,7 @@ class NspawnMachines(HostMachines):
         elif is_active:
             machine_faults.fill(disk, disk / _BALLAST)
         else:
-            machine_faults.free(disk / _BALLAST)
+            (disk / _BALLAST).unlink(missing_ok=True)
 
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the faults found in the machine's control group, link and disk.
