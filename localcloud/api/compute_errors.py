@@ -30,23 +30,17 @@ class ComputeError(ApiError):
         super().__init__(code, message)
         self.reason = reason
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON of the error response."""
-        return {"error": _error(self.code, self.reason, self.message)}
-
 
 def body_of(error: ApiError) -> dict[str, Any]:
     """Return the JSON of any API error in the Compute API's format."""
+    status = {}
     if isinstance(error, ComputeError):
-        return error.body()
-    reason = _REASONS.get(error.code, "backendError")
-    return {"error": {**_error(error.code, reason, error.message), "status": error.status}}
-
-
-def _error(code: int, reason: str, message: str) -> dict[str, Any]:
+        reason = error.reason
+    else:
+        reason, status = _REASONS.get(error.code, "backendError"), {"status": error.status}
     domain = "usageLimits" if reason == "rateLimitExceeded" else "global"
-    entry = {"domain": domain, "reason": reason, "message": message}
-    return {"code": code, "message": message, "errors": [entry]}
+    entry = {"domain": domain, "reason": reason, "message": error.message}
+    return {"error": {"code": error.code, "message": error.message, "errors": [entry], **status}}
 
 
 def bad_value(field: str, value: object, reason: str) -> ComputeError:

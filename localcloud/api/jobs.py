@@ -5,8 +5,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
+from localcloud.api.node_table import Node
+from localcloud.api.operation_table import Operation
 from localcloud.machines.interface import MachineError
 
 AFTER_AN_ERROR_S = 5.0
@@ -19,12 +21,8 @@ class StoppingError(Exception):
     """Raised in jobs when the server stops; the next server resumes unfinished jobs."""
 
 
-class Subject(Protocol):
-    """A job's subject: the node or queued resource that the job works on."""
-
-    @property
-    def uid(self) -> int:
-        """Id of the node or queued resource."""
+# What a job works on: a node, or an operation on a node.
+type Subject = Node | Operation
 
 
 class Jobs:

@@ -86,14 +86,14 @@ class Lifecycle:
         self._mark_preempted(node)
         try:
             with self._jobs.locked(node.uid):
-                self._remove_machines(node.uid)
+                self._remove_machines(node)
         finally:
             self._jobs.changed()
 
     def preempt_later(self, node: Node) -> None:
         """Preempt a node like ``preempt``, but delete its machines in the background."""
         self._mark_preempted(node)
-        self._jobs.begin(self._finish_preemption, node)
+        self._jobs.begin(self._remove_machines, node)
 
     def preempt_due_nodes(self) -> float | None:
         """Preempt the nodes whose announced preemption is due; return the seconds to the next one.
@@ -214,7 +214,7 @@ class Lifecycle:
             elif node.state == "RESTARTING":
                 self._nodes.move(node.uid, ["RESTARTING"], "READY")
             elif node.state == "PREEMPTED" and node.workers:
-                self._jobs.begin(self._finish_preemption, node)
+                self._jobs.begin(self._remove_machines, node)
 
     def _is_being_reset(self, node: Node) -> bool:
         reset = node.queued_resource and self._operations.of(node.queued_resource, "reset")
@@ -390,7 +390,7 @@ class Lifecycle:
 
     def _delete(self, operation: Operation) -> None:
         try:
-            self._remove_machines(operation.uid)
+            self._remove_machines(operation)
         except MachineError as error:
             with self._database.transaction():
                 last_error = f"the machines could not be deleted: {error}"
@@ -401,12 +401,10 @@ class Lifecycle:
             self._nodes.remove(operation.uid)
             self._operations.succeed(operation, EMPTY)
 
-    def _finish_preemption(self, node: Node) -> None:
-        self._remove_machines(node.uid)
-
-    def _remove_machines(self, uid: int) -> None:
-        node = self._nodes.find(uid)
+    def _remove_machines(self, subject: Node | Operation) -> None:
+        """Delete the machines of a node, or of an operation's node, and free their addresses."""
+        node = self._nodes.find(subject.uid)
         failures = self._delete_machines(node.workers) if node else []
         if failures:
             raise MachineError("; ".join(failures))
-        self._nodes.release_workers(uid)
+        self._nodes.release_workers(subject.uid)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from localcloud.api.errors import ApiError, invalid
+from localcloud.api.errors import invalid
 from localcloud.api.versions import Version
 
 # Query parameters that every Google API accepts
@@ -124,11 +124,6 @@ def camel_case(name: str) -> str:
     return head + "".join(word[:1].upper() + word[1:] for word in tail)
 
 
-def no_such_method(verb: str, target: str) -> ApiError:
-    """Return the 404 error for a verb and path that match no API method."""
-    return ApiError(404, f"The API has no method for {verb} {urlsplit(target).path}")
-
-
 def alpha_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
     """Return v2alpha1 copies of the v2 routes that have no v2alpha1 counterpart in ``routes``."""
     originals = tuple(routes)
@@ -153,8 +148,7 @@ def v1_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
     ``gcloud compute tpus list`` uses v1. The other methods of v1 are for the older TPU Node
     architecture, which Google no longer offers.
     """
+    originals = [route for route in routes if route.name in _V1_METHODS]
     return tuple(
-        replace(route, template=route.template.replace("/v2/", "/v1/", 1))
-        for route in routes
-        if route.name in _V1_METHODS and route.template.startswith("/v2/")
+        replace(route, template=route.template.replace("/v2/", "/v1/", 1)) for route in originals
     )

@@ -36,7 +36,6 @@ from localcloud.api.routing import (
     Route,
     alpha_copies,
     find_route,
-    no_such_method,
     query_of,
     v1_copies,
 )
@@ -175,7 +174,8 @@ class _ApiService:
             api = COMPUTE_AUDIENCE if _is_for_compute(request) else TPU_AUDIENCE
             self.accounts.check(request.authorization, (self.audience, api))
         if match is None:
-            raise no_such_method(request.verb, request.target)
+            path = urlsplit(request.target).path
+            raise ApiError(404, f"The API has no method for {request.verb} {path}")
         route, names = match
         self.project.check_project(route.name, names)
         effect = self.faults.effect(route.name, names.get("zone", ""))
