@@ -88,7 +88,7 @@ def test_create_delete_and_peers_skip_foreign_workers_of_the_same_name(local_api
         assert "europe" not in listed[verb], verb
 
 
-def test_kill_says_how_to_stop_a_foreign_run_whose_record_has_no_tpu(environment, local_api):
+def test_kill_says_how_to_stop_a_foreign_run_whose_record_is_invalid(environment, local_api):
     store_record(local_api, tpu="theirs", nodes=[])
     result = play(environment, "playbooks/kill.yml", "-e", "run=mine", *NO_SSH)
 

@@ -11,22 +11,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 from harness.playbooks import OURS, environment_of, flat, play
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 
-RECORD = {
-    "run": "mine",
-    "tpu": "pod",
-    "attempt": 2,
-    "generation": 3,
-    "release": "0123456789abcdef",
-    "requirements": "0" * 64,
-    "command": ["python", "train.py"],
-    "checkpoints": "/mnt/shared/checkpoints/mine",
-}
-
 
 def restart(local_api, wanted, *options):
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mine.json").write_text(json.dumps(RECORD | {"wanted": wanted}))
+    (folder / "mine.json").write_text(json.dumps(record_fields(wanted=wanted)))
     options = ("-e", "run=mine", *options)
     result = play(environment_of(local_api), "playbooks/restart.yml", *options)
     assert result.returncode != 0  # this controller has no release, so every restart fails

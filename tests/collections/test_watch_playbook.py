@@ -49,7 +49,7 @@ def hostile(run, text):
         compile_cache="/c",
         shared_dir="/s",
         env={"A": "1"},
-        history=[{"time": 1.0, "what": "launched"}],
+        history=[{"time": 1.0, "kind": "launched"}],
         watch={"state": "preempted", "tries": 0},
         checkpoints=f"gs://fleet/checkpoints/{run}",
         **dict.fromkeys(("fence", "wanted_seconds", "wanted_since", "phase_since"), 1),
@@ -68,7 +68,7 @@ def hostile(run, text):
     yield {**fields, "spent": {"launch": text, text: 1}}
     yield {**fields, "nodes": [{"name": text, "zone": text, "id": text}]}
     yield {**fields, "watch": {"state": text, "bad_worker": text, text: 1}}
-    yield {**fields, "history": [{"time": 1.0, "what": text}]}
+    yield {**fields, "history": [{"time": 1.0, "kind": "launch_failed", "text": text}]}
     cause = {"code": "tpu_state", "tpu_state": text, text: text}
     yield {**fields, "history": [{"kind": "watch", "state": "preempted", "causes": [cause]}]}
     yield {**fields, text: text}

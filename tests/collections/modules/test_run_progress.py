@@ -128,7 +128,7 @@ def record_after(monkeypatch, *history):
     for at, wanted in history:
         monkeypatch.setattr("time.time", lambda at=at: float(at))
         record = after_change(
-            record, "mine", len(record.get("history", [])), {"wanted": wanted}, {"kind": "note"}
+            record, "mine", len(record.get("history", [])), {"wanted": wanted}, {"kind": "done"}
         )
     return record
 

@@ -88,8 +88,6 @@ def record(*events, **more):
         (watch("given_up", "give up"), "crash", "given up: give up"),
         (watch("done", "record done"), "done", "done: record done"),
         (watch("waiting_for_tpu", ""), "other", "waiting for its TPU"),
-        ({"what": "stopped by kill.yml"}, "other", "stopped by kill.yml"),
-        ({"kind": "unheard-of"}, "other", ""),
     ],
 )
 def test_an_event_has_a_kind_and_a_text(event, kind, text):

@@ -24,7 +24,7 @@ from tests.collections.runs.passes import Controller, running
 from tests.collections.runs.records import keep_release, record_fields
 
 NOW = time.time()
-LONG_AGO = [{"time": NOW - ARCHIVE_AFTER_S - 1, "what": "launched"}]
+LONG_AGO = [{"time": NOW - ARCHIVE_AFTER_S - 1, "kind": "launched"}]
 OVER = {"wanted": "done", "history": LONG_AGO, "generation": 7}
 
 
@@ -53,7 +53,7 @@ def test_a_run_that_finished_a_week_ago_is_archived_and_still_found_by_name(fold
     "fields",
     [
         {"wanted": "running"},
-        {"history": [*LONG_AGO, {"time": NOW - 60, "what": "stopped by kill.yml"}]},
+        {"history": [*LONG_AGO, {"time": NOW - 60, "kind": "stopped"}]},
         {"wanted_until": NOW - 60},
         {"history": []},
     ],

@@ -10,23 +10,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec i
     fill_command,
 )
 
-from harness.valid_record import launch_fields, launch_spec
+from harness.valid_record import launch_spec
 
 
 def test_a_launch_is_the_same_after_it_was_written_and_read():
     spec = launch_spec(attempt=3, slices=2)
 
     assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
-
-
-def test_fields_missing_in_a_launch_of_the_previous_version_have_defaults():
-    added = ("slices", "coordinator_host", "placement", "rendezvous_seconds", "outputs")
-    older = {name: value for name, value in launch_fields().items() if name not in added}
-
-    spec = LaunchSpec.from_json({"run": "mine", **older})
-
-    assert (spec.slices, spec.placement, spec.rendezvous_seconds) == (1, (), 120)
-    assert spec.outputs == ""
 
 
 @pytest.mark.parametrize(

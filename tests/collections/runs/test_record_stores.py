@@ -73,7 +73,7 @@ def test_a_change_at_another_generation_is_refused(store):
         with pytest.raises(
             RecordConflictError, match="run mine was just changed by another command"
         ):
-            store.change("mine", generation, {"wanted": "stopped"}, {"kind": "note"})
+            store.change("mine", generation, {"wanted": "stopped"}, {"kind": "done"})
 
     assert store.read("mine") == record
 
@@ -117,7 +117,7 @@ def count_up(store: RecordStore, changes: int = CHANGES) -> None:
             record = store.read("mine")
             fields = {"counter": record.get("counter", 0) + 1}
             try:
-                store.change("mine", record.get("generation", 0), fields, {"kind": "note"})
+                store.change("mine", record.get("generation", 0), fields, {"kind": "done"})
                 break
             except RecordConflictError:
                 continue
@@ -215,7 +215,7 @@ def test_a_failed_write_leaves_the_old_record_and_no_other_file(tmp_path):
     record = store.read("mine")
 
     with pytest.raises(TypeError):
-        store.change("mine", 1, {"odd": object()}, {"kind": "note"})
+        store.change("mine", 1, {"odd": object()}, {"kind": "done"})
 
     assert store.read("mine") == record
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
@@ -269,7 +269,7 @@ def test_a_record_in_a_bucket_that_is_no_json_object_is_invalid(bucket_api, text
 def test_all_valid_records_are_read_and_invalid_ones_named(store, runs):
     for run in ("first", "second"):
         store.change(run, 0, record_fields(run), {"kind": "launched"})
-    store.change("bad", 0, {"wanted": "running"}, {"kind": "note"})
+    store.change("bad", 0, {"wanted": "running"}, {"kind": "done"})
 
     records = runs.read_all()
 

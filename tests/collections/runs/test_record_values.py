@@ -70,8 +70,9 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
         ("command", ["python", 1]),
         ("command", [["python"]]),
         ("nodes", {"name": "pod"}),
+        ("nodes", []),
         ("history", [{"time": 1}]),
-        ("history", [{"time": "now", "what": "launched"}]),
+        ("history", [{"time": "now", "kind": "launched"}]),
         ("history", [[1, "launched"]]),
         ("history", [{"time": 1, "kind": "setup_started", "created": -1}]),
         ("history", [{"time": 1, "kind": "setup_started", "created": "now"}]),
@@ -115,7 +116,10 @@ def test_phases_of_a_newer_version_are_dropped() -> None:
 
 
 def test_a_minimal_record_gets_defaults() -> None:
-    needed = ("run", "wanted", "release", "requirements", "command", "checkpoints", "tpu")
+    needed = (
+        *("run", "wanted", "release", "requirements", "command", "checkpoints", "tpu"),
+        "nodes",
+    )
     fields = record_fields(attempt=0)
 
     record = parse_record("mine", {name: fields[name] for name in needed})
@@ -137,7 +141,6 @@ def test_a_minimal_record_gets_defaults() -> None:
         "volatile_checkpoints": False,
         "image": "",
         "starts_in_image": False,
-        "nodes": [],
         "slices": 1,
         "coordinator_host": "",
         "placement": [],
@@ -192,31 +195,29 @@ def test_an_event_of_the_watch_reads_back_equal() -> None:
     assert record.fields()["history"] == [event | {"causes": [cause]}]
 
 
-@pytest.mark.parametrize(
-    ("event", "expected"),
-    [
-        ({"what": "stopped by kill.yml"}, Event(EventKind.NOTE, text="stopped by kill.yml")),
-        ({"what": " a\n\x1b[31mb "}, Event(EventKind.NOTE, text="a [31mb")),
-        ({"what": "a" * 3000}, Event(EventKind.NOTE, text="a" * 2000)),
-        ({"kind": "eclipse", "text": "x"}, Event(EventKind.NOTE, text="x")),
-        ({"kind": "watch", "state": "odd"}, Event(EventKind.WATCH)),
-        ({"kind": "watch", "causes": [{"code": "odd"}, 7]}, Event(EventKind.WATCH)),
-        ({"kind": "watch", "causes": [{"code": "confirming", "a": [1]}]}, Event(EventKind.WATCH)),
-        (
-            {"kind": "watch", "causes": [{"code": "confirming", "a": "\x1b[2J"}]},
-            Event(EventKind.WATCH, causes=(Cause(CauseCode.CONFIRMING, {"a": "[2J"}),)),
+def test_each_text_of_an_event_is_read_as_one_printable_line() -> None:
+    cause = {"code": "confirming", "a": "\x1b[2J"}
+    event = {"kind": "launch_failed", "text": " a\n\x1b[31mb ", "causes": [cause]}
+
+    assert read(history=[event]).history == (
+        Event(
+            EventKind.LAUNCH_FAILED,
+            text="a [31mb",
+            causes=(Cause(CauseCode.CONFIRMING, {"a": "[2J"}),),
         ),
-    ],
-)
-def test_known_parts_of_an_unknown_event_are_read(event: dict, expected: Event) -> None:
-    assert read(history=[event]).history == (expected,)
+    )
+    (long,) = read(history=[{"kind": "launch_failed", "text": "a" * 3000}]).history
+    assert long.text == "a" * 2000
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        *({}, {"what": 7}, {"kind": 7}, {"kind": "done", "text": []}),
+        *({}, {"kind": 7}, {"kind": "eclipse"}, {"kind": "done", "text": []}),
+        *({"kind": "watch", "state": "odd"}, {"kind": "watch", "state": 7}),
         *({"kind": "watch", "causes": "x"}, {"kind": "watch", "causes": [{}] * 11}),
+        *({"kind": "watch", "causes": [cause]} for cause in (7, {}, {"code": "odd"})),
+        {"kind": "watch", "causes": [{"code": "confirming", "a": [1]}]},
     ],
 )
 def test_an_invalid_event_makes_a_record_invalid(event: dict) -> None:

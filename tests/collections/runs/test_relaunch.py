@@ -134,12 +134,6 @@ def test_playbooks_get_only_names_and_paths():
     }
 
 
-def test_a_record_without_requirements_passes_no_requirements():
-    old = run_record(jax_requirements=None)
-
-    assert "jax_requirements" not in relaunch_variables(old, STATE_DIR, "/fleet")
-
-
 @pytest.mark.parametrize("chip", [0, 3])
 def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
     without_chip = relaunch_variables(run_record(), STATE_DIR, "/fleet")

@@ -133,7 +133,7 @@ def test_a_relaunch_is_recorded_after_its_workers_report_no_blocker(launch):
 )
 def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, change, reason):
     launch.plan(is_relaunch=True)
-    launch.change(EventKind.NOTE, **change)
+    launch.change(EventKind.RESTARTED, **change)
 
     judge = launch.judge(started=both(CHECKED), relaunch=True, fence=3)
     verdict = judge.judge_answers()

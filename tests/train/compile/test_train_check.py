@@ -22,6 +22,8 @@ tpu:
     ansible_connection: local
     ansible_become: false
     tpu_name: pod
+    tpu_zone: us-east1-d
+    tpu_id: "4712"
     tpu_worker_count: 1
     tpu_leader_ip: 10.0.0.2
     tpu_generation: v5e

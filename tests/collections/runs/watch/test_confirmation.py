@@ -58,9 +58,7 @@ def test_the_api_is_asked_about_an_unreachable_worker(controller):
     assert (api.calls, confirmed.of(run_record()).is_confirmed) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "record", [run_record(wanted="stopped"), run_record(wanted="done"), run_record(nodes=[])]
-)
+@pytest.mark.parametrize("record", [run_record(wanted="stopped"), run_record(wanted="done")])
 def test_the_api_is_not_asked_for_a_run_that_needs_no_tpu(controller, record):
     api = Api([LOST])
     controller.listing = [LOST]

@@ -83,7 +83,6 @@ OBSERVATIONS = st.builds(
     workers=st.integers(1, 3),
     health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
     is_confirmed=st.booleans(),
-    is_identified=st.booleans(),
     tpus=st.sampled_from([(), (POD,), (FOREIGN_POD,)]),
 )
 RECORDS = st.builds(
@@ -114,7 +113,7 @@ def test_an_unwanted_run_is_never_started_and_no_tpu_deleted_without_confirmatio
     assert decision == decide(record, observed, NOW)
     if record.wanted != "running":
         assert decision.action in (Action.NOTHING, Action.STOP)
-    elif not observed.is_identified or observed.tpu_state == FOREIGN:
+    elif observed.tpu_state == FOREIGN:
         assert decision.action is Action.NOTHING
     if decision.action is Action.REPLACE:
         assert observed.is_deletable

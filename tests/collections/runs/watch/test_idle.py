@@ -36,7 +36,6 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
     ("hosts", "answers", "records"),
     [
         (HOSTS, QUIET, [run_record()]),
-        (HOSTS, QUIET, [run_record(nodes=[])]),
         (HOSTS, QUIET, [run_record(tpu="multislice_s")]),
         (HOSTS, QUIET | {"pod-w1": IDLE | {"runs": [{"run": "x", "active": True}]}}, []),
         (HOSTS, QUIET | {"pod-w1": IDLE | {"holders": ["python3 (pid 8) holds /dev/accel0"]}}, []),
@@ -48,7 +47,6 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
     ],
     ids=[
         "wanted",
-        "wanted by name",
         "wanted in a multislice",
         "a run",
         "another process has the device",

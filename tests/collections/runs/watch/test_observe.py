@@ -254,16 +254,6 @@ def test_the_workers_and_the_worst_health_of_all_slices_are_observed(first, seco
     assert (observation.workers, observation.health) == (5, health)
 
 
-def test_a_run_without_a_known_tpu_is_observed_on_no_tpu():
-    observation = Snapshot({}, {}, ([POD],), 0.0).of(run_record(nodes=[]))
-
-    assert (observation.tpu_state, observation.is_identified, observation.address) == (
-        GONE,
-        False,
-        "pod",
-    )
-
-
 def test_another_run_on_the_worker_is_observed_only_on_the_same_chip():
     hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
     other = report(run="other", launched={"chip": 1})

@@ -215,7 +215,7 @@ def test_a_kill_after_the_records_were_read_is_obeyed(controller):
 def test_an_action_ends_before_its_next_playbook_if_the_record_changes(controller, fields, text):
     def change() -> None:
         generation = controller.records.read("mine")["generation"]
-        controller.records.change("mine", generation, fields, {"kind": "note"})
+        controller.records.change("mine", generation, fields, {})
 
     controller.record_launch()
     controller.actor.callbacks.append(change)
@@ -417,7 +417,7 @@ def record_launch_phase(controller, began):
     controller.record_launch()
     generation = controller.records.read("mine")["generation"]
     fields = {"phase": "launch", "phase_since": began, "wanted_seconds": 0.0, "wanted_since": began}
-    controller.records.change("mine", generation, fields, {"kind": "note"})
+    controller.records.change("mine", generation, fields, {})
 
 
 def test_an_attempt_that_continues_after_a_failed_recovery_ends_the_phase(controller):

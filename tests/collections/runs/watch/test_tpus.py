@@ -37,7 +37,6 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
 @pytest.mark.parametrize(
     ("observed", "state", "codes", "expected"),
     [
-        (pod(TRAINING, is_identified=False), "not_watched", "tpu_not_recorded", {"run": "mine"}),
         (
             Observation(FOREIGN, tpus=(POD, FOREIGN_POD)),
             "name_taken",

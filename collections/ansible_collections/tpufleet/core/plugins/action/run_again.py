@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
                     f"ansible-playbook train.yml -e run={run} -e config=FILE"
                 )
             observed = observe(options, variables, record)
-            if observed.is_identified and observed.tpu_state != READY:
+            if observed.tpu_state != READY:
                 raise RunError(f"run {run}: {tpu_blocker(observed.tpu_state)}")
             if self._task.check_mode:
                 return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}

@@ -116,7 +116,7 @@ class ActionModule(ActionBase):
             check_secrets(secrets)
             if problem := outside_secrets(hostvars[host], secrets):
                 warnings.append(f"{problem}. Move each below the line 'secrets:', indented: {EDIT}")
-        nodes = {host: node for host in hosts if (node := node_of(hostvars[host]))}
+        nodes = {host: node_of(hostvars[host]) for host in hosts}
         config = None
         store = RunStore.of(options["fleet_state"], options["api"])
         if options["relaunch"]:
@@ -322,15 +322,13 @@ def steps_to_compile(
 
 
 def ready_tpus(task_vars: Mapping[str, Any]) -> set[NodeIdentity]:
-    """Return all READY TPUs of the inventory that have an id, not only those of this play."""
+    """Return all READY TPUs of the inventory, not only those of this play."""
     hostvars, leaders = task_vars["hostvars"], task_vars["groups"].get("leaders", [])
-    return {node for host in leaders if (node := node_of(hostvars[host]))}
+    return {node_of(hostvars[host]) for host in leaders}
 
 
-def node_of(variables: Mapping[str, Any]) -> NodeIdentity | None:
-    """Return the identity of a host's TPU; None if the API gave no id."""
-    if not variables.get("tpu_id"):
-        return None
+def node_of(variables: Mapping[str, Any]) -> NodeIdentity:
+    """Return the identity of a host's TPU."""
     return NodeIdentity(
         str(variables["tpu_name"]), str(variables["tpu_zone"]), str(variables["tpu_id"])
     )

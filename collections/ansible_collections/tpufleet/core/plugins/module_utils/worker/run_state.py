@@ -37,7 +37,6 @@ class RunState(str, Enum):  # noqa: UP042 - Python 3.9
     WAITING_FOR_TPU = "waiting_for_tpu"
     WAITING_FOR_WORKERS = "waiting_for_workers"
     WAITING_FOR_RELEASE = "waiting_for_release"
-    NOT_WATCHED = "not_watched"
     NAME_TAKEN = "name_taken"
     UNKNOWN = "unknown"
 

@@ -43,7 +43,7 @@ _TONES = {
     **dict.fromkeys(
         (RunState.FAILED, RunState.GIVEN_UP, RunState.HUNG, RunState.PARTLY_ENDED), Tone.FAILED
     ),
-    **dict.fromkeys((RunState.STOPPED, RunState.NOT_WATCHED, RunState.UNKNOWN), Tone.STOPPED),
+    **dict.fromkeys((RunState.STOPPED, RunState.UNKNOWN), Tone.STOPPED),
     RunState.DONE: Tone.DONE,
 }
 

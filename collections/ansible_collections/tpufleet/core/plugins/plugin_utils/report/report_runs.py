@@ -227,8 +227,8 @@ def run_view(
 def is_complete(output: RunOutput) -> bool:
     """Return whether the run's output is stored from its first attempt on.
 
-    The first attempt is missing if an older version of tpufleet launched it, if it was launched
-    without a bucket, or if a lifecycle rule of the bucket has deleted its output.
+    The first attempt is missing if it was launched without a bucket, or if a lifecycle rule of the
+    bucket has deleted its output.
     """
     first = output.attempts[0] if output.attempts else None
     return first is not None and first.number == 1 and first.began is not None

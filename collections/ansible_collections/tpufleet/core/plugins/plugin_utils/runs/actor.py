@@ -276,11 +276,10 @@ def relaunch_variables(
         "relaunch": True,
         "code": str(cached_release_path(state_dir, launch.release)),
         "jax_lock": str(cached_lock_path(state_dir, launch.requirements)),
+        "jax_requirements": launch.jax_requirements,
         "fleet_state": fleet_state,
         "wait": "started",
     }
-    if launch.jax_requirements:
-        variables["jax_requirements"] = launch.jax_requirements
     if launch.chip >= 0:
         variables |= {"per_chip": True, "chip": launch.chip}
     return variables

@@ -27,7 +27,6 @@ class CauseCode(StrEnum):
     TPU_UNHEALTHY = "tpu_unhealthy"
     TPU_IN_MAINTENANCE = "tpu_in_maintenance"
     TPU_NAME_TAKEN = "tpu_name_taken"
-    TPU_NOT_RECORDED = "tpu_not_recorded"
     TPU_RECREATED = "tpu_recreated"
     TPU_RECREATED_FOR = "tpu_recreated_for"
     WORKERS_MISSING = "workers_missing"
@@ -87,14 +86,10 @@ class Cause:
         return {"code": self.code.value, **self.values}
 
 
-def parse_cause(value: Any) -> Cause | None:
-    """Parse a cause from a run record; None if it is invalid or has a code of a newer version."""
+def parse_cause(value: Any) -> Cause:
+    """Parse a cause from a run record. Raises ValueError if it is invalid."""
     if not isinstance(value, Mapping) or len(value) > MAX_VALUES:
-        return None
-    try:
-        code = CauseCode(value.get("code"))
-    except ValueError:
-        return None
+        raise ValueError("cause")
     values: dict[str, Value] = {}
     for name, item in value.items():
         if isinstance(item, str):
@@ -102,9 +97,8 @@ def parse_cause(value: Any) -> Cause | None:
         elif isinstance(item, int | float) and math.isfinite(item):
             values[name] = item
         else:
-            return None
-    del values["code"]
-    return Cause(code, values)
+            raise ValueError(name)
+    return Cause(CauseCode(values.pop("code", "")), values)
 
 
 def one_line(text: str) -> str:

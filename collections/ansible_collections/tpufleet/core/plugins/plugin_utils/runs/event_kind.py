@@ -29,8 +29,6 @@ class EventKind(StrEnum):
     DONE = "done"
     WATCH = "watch"
     """A pass of the watch observed something new, or acted."""
-    NOTE = "note"
-    """A text without a kind, which older versions wrote, or an event of an unknown kind."""
 
 
 class Action(StrEnum):

@@ -22,7 +22,7 @@ class Event:
         kind: what happened.
         time: unix seconds; 0 until the event is stored.
         release: the release, if the event is a launch.
-        text: the error message of a failed launch, or a note.
+        text: the error message of a failed launch.
         state: the state in which the watch found the run.
         action: what the watch did.
         causes: why the watch did it.
@@ -54,26 +54,21 @@ class Event:
 
 
 def parse_event(value: Mapping[str, Any], time: float) -> Event:
-    """Parse an event that any version of tpufleet stored; each text becomes one line.
+    """Parse a stored event; each text becomes one line. Raises ValueError if it is invalid.
 
-    ``time`` is the event's time in unix seconds. An unknown kind becomes NOTE; unknown states and
-    causes are left out. Raises ValueError for a value that no version writes.
+    ``time`` is the event's time in unix seconds.
     """
-    if "kind" not in value:
-        return Event(EventKind.NOTE, time, text=_line(value.get("what")))
-    kind, state = _line(value["kind"]), _line(value.get("state", ""))
-    items = value.get("causes", [])
+    state, items = value.get("state"), value.get("causes", [])
     if not isinstance(items, list) or len(items) > MAX_CAUSES:
         raise ValueError("causes")
-    causes = tuple(cause for item in items if (cause := parse_cause(item)))
     return Event(
-        kind=EventKind(kind) if kind in list(EventKind) else EventKind.NOTE,
+        kind=EventKind(value.get("kind")),
         time=time,
         release=_line(value.get("release", "")),
         text=_line(value.get("text", "")),
-        state=RunState(state) if state in [member.value for member in RunState] else None,
+        state=None if state is None else RunState(state),
         action=_line(value.get("action", "")),
-        causes=causes,
+        causes=tuple(map(parse_cause, items)),
         created=parse_time(value.get("created", 0.0)),
     )
 

@@ -61,7 +61,6 @@ class Observation:
         health: the health of its TPU according to the API.
         is_confirmed: whether the last two lists of TPUs agree on ``tpu_state``.
         any_worker_answers: whether any worker of any TPU answered this controller.
-        is_identified: whether the run record names the TPUs by id.
         can_be_created: whether create.yml can recreate the TPU; it can't recreate a multislice.
         tpus: the run's existing TPUs (several for a multislice), or a foreign TPU with their name.
         address: the value of ``-e tpu=`` that selects these TPUs.
@@ -73,7 +72,6 @@ class Observation:
     health: str = ""
     is_confirmed: bool = False
     any_worker_answers: bool = True
-    is_identified: bool = True
     can_be_created: bool = True
     tpus: tuple[ObservedTpu, ...] = ()
     address: str = ""

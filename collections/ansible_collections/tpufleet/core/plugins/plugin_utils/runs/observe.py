@@ -245,7 +245,6 @@ class Snapshot:
             any_worker_answers=any(
                 reported_runs(answer) is not None for answer in self.answers.values()
             ),
-            is_identified=bool(launch.nodes),
             can_be_created=not is_multislice,
             tpus=tpus,
             address=launch.tpu if is_multislice or not tpus else address_of(tpus[0], listings[0]),

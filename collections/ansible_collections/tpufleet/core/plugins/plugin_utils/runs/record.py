@@ -154,6 +154,8 @@ def parse_record(run: str, value: object) -> RunRecord:
         launch = LaunchSpec.from_json({**value, "run": run})
     except InvalidLaunchError as error:
         raise InvalidRecordError(run, error.field, error.problem) from None
+    if not launch.nodes:
+        raise InvalidRecordError(run, "nodes", "is empty")
     return RunRecord(
         wanted=read("wanted", _desired),
         launch=launch,

@@ -81,12 +81,15 @@ class Worker:
 
 def worker_of(host: str, variables: Mapping[str, Any]) -> Worker:
     """Return a worker from its inventory variables. Raises RunError."""
-    missing = [
-        name
-        for name in ("tpu_name", "tpu_worker_id", "tpu_worker_count", "tpu_leader_ip")
-        if name not in variables
-    ]
-    if missing:
+    needed = (
+        "tpu_name",
+        "tpu_zone",
+        "tpu_id",
+        "tpu_worker_id",
+        "tpu_worker_count",
+        "tpu_leader_ip",
+    )
+    if missing := [name for name in needed if name not in variables]:
         raise RunError(
             f"{host}: missing variables {', '.join(missing)}. "
             "Use the inventory plugin tpufleet.core.tpu"

@@ -49,10 +49,6 @@ _CAUSES = {
         "TPU {tpu} ({zone}) has another id than the record, and does not have this fleet's label. "
         "The watch leaves it alone"
     ),
-    CauseCode.TPU_NOT_RECORDED: (
-        "its record does not name its TPU by id, because an older version wrote it. Launch it "
-        "again: ansible-playbook playbooks/restart.yml -e run={run}"
-    ),
     CauseCode.TPU_RECREATED: "its TPU was recreated",
     CauseCode.TPU_RECREATED_FOR: "its TPU is recreated for run {run}",
     CauseCode.ZONE_NOT_LISTED: (
@@ -125,7 +121,6 @@ _EVENTS = {
     EventKind.SETUP_STARTED: "its workers are being set up",
     EventKind.SETUP_DONE: "its workers are set up",
     EventKind.DONE: "done",
-    EventKind.NOTE: "{text}",
 }
 
 

@@ -49,9 +49,6 @@ def decide(
 
 def _decide_wanted(situation: Situation) -> Decision:
     observed = situation.observed
-    if not observed.is_identified:
-        not_recorded = Cause.of(CauseCode.TPU_NOT_RECORDED, run=situation.record.run)
-        return situation.stay(RunState.NOT_WATCHED, not_recorded)
     if observed.tpu_state == FOREIGN:
         return situation.stay(RunState.NAME_TAKEN, _name_taken(observed))
     if observed.tpu_state == NOT_LISTED:

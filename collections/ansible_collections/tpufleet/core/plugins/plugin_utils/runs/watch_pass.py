@@ -382,7 +382,7 @@ def _needs_confirmation(observed: Observation) -> bool:
     """Return whether the API must still confirm that a TPU is lost or has unreachable workers."""
     is_any_unreachable = any(process.is_unreachable for process in observed.processes)
     seems_lost = observed.tpu_state in DEAD or is_any_unreachable
-    return observed.is_identified and seems_lost and not observed.is_confirmed
+    return seems_lost and not observed.is_confirmed
 
 
 def _tpu_ids(observed: Observation) -> list[tuple[str, str]]:
