@@ -8,10 +8,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
-    RecordConflictError,
-    RecordError,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import (
@@ -38,14 +35,7 @@ def test_an_outcome_is_one_line():
     assert RunOutcome("mine", RunState.RUNNING).text == "run mine: running"
     assert outcome.text == "run mine: failed: run other is on w0: launch"
     assert outcome.with_error("no way").text == "run mine: failed: no way: launch"
-
-
-def test_an_outcome_without_action_has_its_reason():
-    changed = Cause(CauseCode.RECORD_CHANGED)
-
-    assert RunOutcome("mine", RunState.FAILED, (), Action.LAUNCH).without_action(
-        changed
-    ) == RunOutcome("mine", RunState.FAILED, (changed,))
+    assert outcome.without_action(cause) == RunOutcome("mine", RunState.FAILED, (cause,))
 
 
 def test_a_record_that_was_skipped_is_a_failed_outcome_with_a_printable_name():
@@ -87,25 +77,17 @@ def test_runs_are_grouped_by_tpu_with_the_latest_launch_first():
     ],
 )
 def test_a_wanted_run_waits_after_an_action_on_its_tpu_or_chip(action, chip, code):
-    first, second = run_record("first", chip=0), run_record("second", chip=chip)
-    records = {"first": first, "second": second}
-
-    outcome = RunOutcome("first", RunState.LOST, action=Action(action))
-    expected = Cause.of(CauseCode(code), run="first") if code else None
-    assert waiting_cause(second, [outcome], records) == expected
+    records = {name: run_record(name, chip=0) for name in ("idle", "first")}
+    second = run_record("second", chip=chip)
     stopped = run_record("second", chip=chip, wanted="stopped")
-    assert waiting_cause(stopped, [outcome], records) is None
-
-
-def test_a_run_waits_for_the_first_run_that_has_an_action():
-    records = {name: run_record(name) for name in ("a", "b", "c")}
     outcomes = [
-        RunOutcome("a", RunState.LOST),
-        RunOutcome("b", RunState.LOST, action=Action.LAUNCH),
+        RunOutcome("idle", RunState.LOST),
+        RunOutcome("first", RunState.LOST, action=Action(action)),
     ]
 
-    cause = waiting_cause(records["c"], outcomes, records)
-    assert cause == Cause.of(CauseCode.OTHER_RUN_LAUNCHED, run="b")
+    expected = Cause.of(CauseCode(code), run="first") if code else None
+    assert waiting_cause(second, outcomes, records) == expected
+    assert waiting_cause(stopped, outcomes, records) is None
 
 
 def test_outcomes_are_sorted_and_a_second_run_of_a_tpu_waits(controller):
@@ -188,46 +170,24 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
     assert line in log(controller)
     record = controller.records.read("mine")
     event = record["history"][-1]
-    assert (event["kind"], event["state"], event["action"]) == ("watch", "interrupted", "launch")
+    assert [event["kind"] for event in record["history"]] == ["launched", "watch"]
+    assert (event["state"], event["action"]) == ("interrupted", "launch")
     assert (record["watch"]["state"], record["watch"]["tries"]) == ("interrupted", 1)
 
 
-def test_a_run_that_is_given_up_is_stopped_with_its_reason(controller):
-    controller.record_launch()
-
-    (outcome,) = controller.pass_once(answers(controller, ended("2")))
-
-    record = controller.records.read("mine")
-    assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given_up", False)
-    assert (record["wanted"], reason_text(outcome)) == ("stopped", "pod-w0: bad config")
-    assert record["history"][-1]["action"] == "give up"
-    assert controller.actor.plays == []
-
-
-def test_the_limits_of_a_pass_decide_when_a_run_is_given_up(controller):
-    controller.record_launch()
+def test_a_run_that_exceeds_the_limits_of_the_pass_is_given_up_and_stopped(controller):
     controller.limits = Limits(preemptions=1)
     controller.record_launch(watch={"preemptions": 1})
     controller.listing = [LOST]
 
     (outcome,) = controller.pass_once()
 
-    assert (outcome.action, reason_text(outcome)) == (
-        "give up",
-        "its TPU is PREEMPTED; it was preempted 2 times",
-    )
-
-
-def test_a_run_that_is_done_is_recorded_as_done(controller):
-    controller.record_launch()
-
-    (outcome,) = controller.pass_once(answers(controller, ended("0")))
-
-    assert (outcome.action, reason_text(outcome)) == (
-        "record done",
-        "every process has exited with 0",
-    )
-    assert controller.records.read("mine")["wanted"] == "done"
+    record = controller.records.read("mine")
+    assert (outcome.action, outcome.state, outcome.failed) == ("give up", "given_up", False)
+    assert record["wanted"] == "stopped"
+    assert reason_text(outcome) == "its TPU is PREEMPTED; it was preempted 2 times"
+    assert record["history"][-1]["action"] == "give up"
+    assert controller.actor.plays == []
 
 
 def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
@@ -329,5 +289,3 @@ def test_the_memory_of_a_run_that_changed_meanwhile_is_not_written(controller):
 
     assert outcome.state == "running"
     assert "watch" not in controller.records.read("mine")
-    with pytest.raises(RecordConflictError):
-        watch.store.change("mine", 1, {"fence": 6})

@@ -3,6 +3,7 @@
 import json
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import NoAnswer
@@ -11,7 +12,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S, Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_pass import unusable_outcomes
 
 from tests.collections.runs.passes import (
     LOST,
@@ -25,9 +25,21 @@ from tests.collections.runs.passes import (
 )
 from tests.collections.runs.records import ZONE, keep_release
 
+CREATE = "playbooks/create.yml"
+RECREATED = replace(POD, id="8", created=1000.0)
+SETUP_STARTED = ("setup_started", 1000.0)
+
 
 def stored_text(controller, run="mine"):
     return (controller.fleet_state / "runs" / f"{run}.json").read_text()
+
+
+def events(controller):
+    """Return each event of the run: the watch's action, or the kind, with its creation time."""
+    history = controller.records.read("mine")["history"]
+    words = [event.get("action") or event["kind"] for event in history]
+    times = [event.get("created") for event in history]
+    return [(word, time) if time else word for word, time in zip(words, times, strict=True)]
 
 
 def fence_variables(controller, fence):
@@ -35,40 +47,32 @@ def fence_variables(controller, fence):
     return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
 
 
-@pytest.mark.parametrize("watch", [{}, {"preemptions": 7}], ids=["in budget", "out of budget"])
-def test_a_run_that_is_done_is_recorded_done_when_its_tpu_is_lost_before_a_pass(controller, watch):
-    controller.record_launch(attempt=3, watch=watch)
+@pytest.mark.parametrize(
+    ("preemptions", "tpu", "attempt", "age", "is_done"),
+    [
+        (0, LOST, 3, 0, True),
+        (7, LOST, 3, 0, True),
+        (0, POD, 3, 0, True),
+        (0, LOST, 2, 0, False),
+        (0, LOST, 3, 86400, False),
+    ],
+    ids=["lost", "out of budget", "a worker crashed", "earlier attempt", "older run of this name"],
+)
+def test_a_run_is_done_only_if_its_last_attempt_has_left_the_done_marker(
+    controller, preemptions, tpu, attempt, age, is_done
+):
+    controller.record_launch(attempt=3, watch={"preemptions": preemptions})
     controller.limits = Limits(preemptions=7)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
-    controller.listing = [LOST]
-
-    (outcome,) = controller.pass_once()
-
-    assert (outcome.state, outcome.action, outcome.failed) == ("done", "record done", False)
-    assert controller.records.read("mine")["wanted"] == "done"
-    assert controller.actor.plays == []
-
-
-def test_a_run_that_is_done_is_recorded_done_even_if_another_worker_crashed(controller):
-    controller.record_launch(attempt=3)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
+    controller.done_markers["mine"] = DoneMarker("mine", attempt, controller.now - age)
+    controller.listing = [tpu]
 
     (outcome,) = controller.pass_once(answers(controller, ended("1", attempt=3)))
 
-    assert (outcome.action, outcome.state) == ("record done", "done")
-    assert reason_text(outcome) == "its checkpoints have the done marker of its last attempt"
-    assert controller.actor.plays == []
-
-
-def test_the_done_marker_of_an_earlier_attempt_does_not_count(controller):
-    controller.record_launch(attempt=4)
-    controller.done_markers["mine"] = DoneMarker("mine", 3, controller.now)
-    controller.listing = [LOST]
-
-    (outcome,) = controller.pass_once()
-
-    assert outcome.action == "recreate"
-    assert controller.records.read("mine")["wanted"] == "running"
+    expected = ("record done", "done", []) if is_done else ("recreate", "preempted", [CREATE])
+    assert (outcome.action, outcome.state, controller.actor.playbooks) == expected
+    assert controller.records.read("mine")["wanted"] == ("done" if is_done else "running")
+    if is_done:
+        assert reason_text(outcome) == "its checkpoints have the done marker of its last attempt"
 
 
 def test_a_run_is_not_restarted_while_its_bucket_does_not_answer(controller):
@@ -97,40 +101,23 @@ def test_playbooks_get_one_json_argument_with_names_and_no_other_field_of_the_re
     assert (train.variables["run"], train.variables["relaunch"]) == ("mine", True)
 
 
-def test_the_fence_is_recorded_before_the_playbook_that_gets_it_starts(controller):
-    controller.record_launch(fence=41)
-
-    controller.pass_once(answers(controller, ended("75")))
-
-    (train,) = controller.actor.plays
-    assert controller.records.read("mine")["fence"] == train.variables["fence"] == 42
-
-
-@pytest.mark.parametrize(("action", "wanted"), [("restart", "running"), ("stop", "stopped")])
-def test_each_playbook_that_stops_a_run_gets_the_fence(controller, action, wanted):
+@pytest.mark.parametrize(
+    ("action", "wanted", "process"),
+    [
+        ("launch", "running", ended("75")),
+        ("restart", "running", running(age=1e5)),
+        ("stop", "stopped", running(age=1e5)),
+    ],
+)
+def test_each_playbook_of_an_action_gets_the_recorded_fence(controller, action, wanted, process):
     controller.record_launch(fence=41, wanted=wanted)
 
-    (outcome,) = controller.pass_once(answers(controller, running(age=1e5)))
+    (outcome,) = controller.pass_once(answers(controller, process))
 
-    assert outcome.action == action
+    assert (outcome.action, controller.records.read("mine")["fence"]) == (action, 42)
     assert controller.actor.plays
     for play in controller.actor.plays:
         assert play.variables == play.variables | fence_variables(controller, 42)
-
-
-def test_an_invalid_record_is_reported_as_failed_and_the_other_runs_are_acted_on(controller):
-    controller.record_launch()
-    controller.record_launch("hostile", release="../../etc")
-    (controller.fleet_state / "runs/list.json").write_text("[1]")
-    (controller.fleet_state / "runs/deep.json").write_text("[" * 100_000)
-
-    records = controller.watch().store.read_all()
-    skipped = unusable_outcomes(records.unusable)
-    (outcome,) = controller.pass_once(answers(controller, ended("75")))
-
-    assert [skipped_run.run for skipped_run in skipped] == ["deep", "hostile", "list"]
-    assert all(skipped_run.failed and reason_text(skipped_run) for skipped_run in skipped)
-    assert (outcome.run, outcome.action) == ("mine", "launch")
 
 
 def test_a_controller_without_the_release_spends_no_budget_and_another_one_relaunches(tmp_path):
@@ -251,8 +238,7 @@ def test_a_lost_lease_ends_the_action_before_its_next_playbook(controller):
 def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(controller):
     controller.record_launch(fence=41)
     controller.listing = [LOST]
-    recreated = replace(POD, id="8")
-    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, recreated))
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, RECREATED))
 
     (outcome,) = controller.pass_once()
 
@@ -266,66 +252,29 @@ def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(contr
     assert launch[-1].variables["fence"] == 42
     assert (outcome.action, outcome.failed) == ("recreate", False)
     assert reason_text(outcome) == "its TPU was recreated"
+    assert events(controller) == ["launched", "recreate", SETUP_STARTED, "setup_done"]
 
 
 def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     controller.record_launch()
     controller.listing = [LOST]
-    creating, ready = (replace(POD, id="8", state=state) for state in ("CREATING", "READY"))
+    creating = replace(RECREATED, state="CREATING")
     controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, creating))
 
     (first,) = controller.pass_once()
     (second,) = controller.pass_once()
-    controller.listing = [ready]
-    (third,) = controller.pass_once()
+    controller.listing = [RECREATED]
+    # An inventory does not contain when a TPU was created, so its listing has 0.0 instead.
+    (third,) = controller.pass_once(
+        controller.snapshot(listings=((replace(RECREATED, created=0.0),),))
+    )
 
     assert (first.state, first.failed) == ("waiting_for_tpu", False)
     assert reason_text(first) == "its TPU is CREATING; the next pass continues"
     assert (second.state, second.action) == ("waiting_for_tpu", "nothing")
     assert third.action == "launch"
-    assert controller.actor.playbooks == [
-        *("playbooks/create.yml", "setup.yml", "playbooks/push.yml", "train.yml")
-    ]
-
-
-def events(controller, run="mine"):
-    """Return one word for each event of a run: the watch's action, or the kind of another event."""
-    history = controller.records.read(run)["history"]
-    return [event.get("action") or event["kind"] for event in history]
-
-
-@pytest.mark.parametrize("passes", [1, 2], ids=["ready at once", "ready in a later pass"])
-def test_the_history_of_a_recreated_tpu_has_its_creation_time_and_its_setup(controller, passes):
-    controller.record_launch()
-    controller.listing = [LOST]
-    recreated = replace(POD, id="8", created=1000.0)
-    state = "READY" if passes == 1 else "CREATING"
-    listed = replace(recreated, state=state)
-    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, listed))
-
-    controller.pass_once()
-    if passes == 2:
-        controller.listing = [recreated]
-        # An inventory does not contain when a TPU was created, so its listing has 0.0 instead.
-        snapshot = controller.snapshot(listings=((replace(recreated, created=0.0),),))
-        controller.pass_once(snapshot)
-
-    launch = ["launch"] if passes == 2 else []
-    assert events(controller) == ["launched", "recreate", *launch, "setup_started", "setup_done"]
-    (started,) = [
-        event
-        for event in controller.records.read("mine")["history"]
-        if event["kind"] == "setup_started"
-    ]
-    assert started["created"] == 1000.0
-
-
-def test_a_launch_on_workers_that_are_set_up_has_no_events_of_setup(controller):
-    controller.record_launch()
-
-    controller.pass_once(answers(controller, ended("75")))
-
-    assert events(controller) == ["launched", "launch"]
+    assert controller.actor.playbooks == [CREATE, "setup.yml", "playbooks/push.yml", "train.yml"]
+    assert events(controller)[-3:] == ["launch", SETUP_STARTED, "setup_done"]
 
 
 def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controller):
@@ -432,23 +381,18 @@ def test_an_attempt_that_continues_after_a_failed_recovery_ends_the_phase(contro
     assert record["spent"]["launch"] >= 60
 
 
-def test_answers_from_before_a_recovery_do_not_end_the_phase(controller):
+@pytest.mark.parametrize(
+    ("asked_s_ago", "list_tpus"),
+    [(61, lambda: [POD]), (0, lambda: [LOST]), (0, Mock(side_effect=NoAnswer("no answer")))],
+    ids=["answers from before the recovery", "preempted", "no answer of the API"],
+)
+def test_a_phase_continues_unless_the_run_and_its_tpu_are_seen_ready(
+    controller, asked_s_ago, list_tpus
+):
     record_launch_phase(controller, controller.now - 60)
+    snapshot = replace(answers(controller, running()), asked_at=controller.now - asked_s_ago)
 
-    controller.pass_once(replace(answers(controller, running()), asked_at=controller.now - 61))
-
-    assert controller.records.read("mine")["phase"] == "launch"
-
-
-def no_answer():
-    raise NoAnswer("the API does not answer")
-
-
-@pytest.mark.parametrize("list_tpus", [lambda: [LOST], no_answer], ids=["preempted", "no answer"])
-def test_a_phase_continues_unless_the_api_lists_the_tpu_as_ready(controller, list_tpus):
-    record_launch_phase(controller, controller.now - 60)
-
-    (outcome,) = controller.pass_once(answers(controller, running()), list_tpus=list_tpus)
+    (outcome,) = controller.pass_once(snapshot, list_tpus=list_tpus)
 
     assert (outcome.state, outcome.failed) == (RunState.RUNNING, False)
     assert controller.records.read("mine")["phase"] == "launch"
@@ -461,13 +405,3 @@ def test_answers_from_before_a_launch_do_not_restart_its_attempt(controller):
     controller.pass_once(old)
 
     assert controller.actor.playbooks == []
-
-
-def test_the_done_marker_of_an_older_run_of_this_name_does_not_count(controller):
-    controller.record_launch(attempt=1)
-    controller.done_markers["mine"] = DoneMarker("mine", 1, controller.now - 86400)
-    controller.listing = [LOST]
-
-    (outcome,) = controller.pass_once()
-
-    assert outcome.action == "recreate"
