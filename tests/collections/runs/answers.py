@@ -11,6 +11,7 @@ ENDS = {
     "2": ("failed", "bad_config"),
     "3": ("failed", "loss_not_a_number"),
     "76": ("failed", "rendezvous_failed"),
+    "127": ("failed", "command_not_found"),
     "KILL": ("failed", "killed"),
 }
 

@@ -71,6 +71,12 @@ class Controller:
             self.state_dir, self.state_dir, str(self.fleet_state), log, deadline
         )
 
+    @property
+    def log_text(self) -> str:
+        """The text of the watch's log."""
+        path = self.state_dir / "watch.log"
+        return path.read_text() if path.exists() else ""
+
     def record_launch(self, run: str = "mine", **fields: Any) -> None:
         """Write a run's record as a launch does."""
         generation = self.records.read(run).get("generation", 0)

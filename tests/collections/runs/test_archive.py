@@ -5,15 +5,14 @@ import threading
 import time
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     UnusableRecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
-    RecordBucket,
     RecordFolder,
+    record_store,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     ARCHIVE_AFTER_S,
@@ -76,7 +75,14 @@ def test_an_invalid_archived_record_is_named_in_the_error(folders):
     assert folders[0].read("old")
 
 
-def _check_change(store):
+@pytest.mark.parametrize("location", ["directory", "bucket"])
+def test_a_change_moves_a_run_back_from_the_archive(request, tmp_path, location):
+    fleet_state, api = str(tmp_path), {}
+    if location == "bucket":
+        fleet_state, api = "gs://fleet/archiving", request.getfixturevalue("bucket_api")
+    store = RunStore.of(fleet_state, api)
+    record_store(fleet_state, api).put("old", 0, record_fields("old", **OVER))
+
     assert archived(store) == ["old"]
     changed = store.change("old", 7, {"wanted": "running"}, Event(EventKind.LAUNCHED))
     assert (changed.wanted, changed.generation) == ("running", 8)
@@ -86,22 +92,6 @@ def _check_change(store):
     later = time.time() + ARCHIVE_AFTER_S + 60
     assert store.archive_finished([finished_again], later) == ["old"]
     assert store.read("old") == finished_again
-
-
-def test_a_change_moves_a_run_back_from_the_archive(folders):
-    folders[0].put("old", 0, record_fields("old", **OVER))
-
-    _check_change(RunStore(*folders))
-
-
-def test_the_archive_works_in_a_bucket(emulator):
-    live, old = (
-        RecordBucket(Bucket(f"gs://fleet/archiving/{name}runs", address=emulator))
-        for name in ("", "archive/")
-    )
-    live.put("old", 0, record_fields("old", **OVER))
-
-    _check_change(RunStore(live, old))
 
 
 def test_a_run_that_changes_during_archiving_is_not_archived(folders):

@@ -78,6 +78,7 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
         ("history", [{"time": 1, "kind": "setup_started", "created": "now"}]),
         ("phase", 5),
         ("spent", ["boot"]),
+        *(("spent", {"boot": value}) for value in (-1, "5", True, float("nan"), 1e13)),
         ("watch", {"since": 1e20}),
         ("watch", {"since": -1e20}),
         ("watch", {"since": float("nan")}),
@@ -100,12 +101,6 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
 def test_a_value_of_another_type_or_range_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InvalidRecordError, match=f"run 'mine': invalid record: ({field}|time) "):
         read(**{field: value})
-
-
-@pytest.mark.parametrize("seconds", [-1, "5", True, float("nan"), 1e13])
-def test_seconds_of_a_phase_that_are_no_duration_are_refused(seconds: Any) -> None:
-    with pytest.raises(InvalidRecordError, match="boot"):
-        read(spent={"boot": seconds})
 
 
 def test_phases_of_a_newer_version_are_dropped() -> None:
@@ -226,13 +221,7 @@ def test_an_invalid_event_makes_a_record_invalid(event: dict) -> None:
 
 
 def test_the_memory_of_the_watch_keeps_numbers_and_texts_with_valid_names() -> None:
-    valid = {"state": "a b", "since": 1e12, "crashes": -1_000_000_000_000}
+    valid = {"state": "a b", "since": 1e12, "crashes": -(10**12), "best_step": (1 << 63) - 1}
     invalid = {"a b": 1, "{{ x }}": "text", "flag": True, "list": [1], "none": None, "a-b": "text"}
 
     assert read(watch=valid | invalid | {"state": "a\nb"}).watch == valid
-
-
-def test_the_largest_possible_step_is_accepted() -> None:
-    record = record_fields(watch={"best_step": (1 << 63) - 1})
-
-    assert parse_record("mine", record).watch["best_step"] == (1 << 63) - 1

@@ -38,19 +38,12 @@ def test_controllers_that_share_a_bucket_see_each_other(bucket_api):
     assert read_heartbeats("gs://fleet/state", bucket_api) == (SERVER, LAPTOP)
 
 
-def test_it_is_an_error_if_no_heartbeat_can_be_read(tmp_path):
+def test_it_is_an_error_if_no_heartbeat_can_be_read(tmp_path, bucket_api):
+    assert read_heartbeats(str(tmp_path), {}) == ()
     write_heartbeat(str(tmp_path), SERVER, {})
     (tmp_path / "watch/passes/runs/server.example.json").write_text("{")
     with pytest.raises(HeartbeatError, match="can't read"):
         read_heartbeats(str(tmp_path), {})
-
-
-def test_without_a_pass_there_is_no_heartbeat(tmp_path):
-    assert read_heartbeats(str(tmp_path), {}) == ()
-    assert heartbeat_line((), NOW) == ""
-
-
-def test_a_bucket_that_cannot_be_read_is_an_error(bucket_api):
     with pytest.raises(HeartbeatError, match="nowhere"):
         read_heartbeats("gs://nowhere/state", bucket_api)
 
@@ -87,8 +80,8 @@ def test_invalid_heartbeats_and_other_files_are_skipped(tmp_path):
     ],
 )
 def test_an_invalid_field_of_a_heartbeat_is_refused(changed):
-    valid = {"controller": "a", "ended_at": 1, "duration_s": 1, "outcome": "ok", "error": ""}
-    assert parse_heartbeat(valid)
+    valid = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
+    assert parse_heartbeat(valid) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
     with pytest.raises(HeartbeatError, match=next(iter(changed))):
         parse_heartbeat(valid | changed)
 
@@ -109,6 +102,8 @@ json_values = st.recursive(
     )
 )
 def test_any_document_is_a_heartbeat_or_an_error(value):
+    with pytest.raises(HeartbeatError, match="not a JSON object"):
+        parse_heartbeat([value])
     try:
         heartbeat = parse_heartbeat(value)
     except HeartbeatError:
@@ -124,6 +119,7 @@ def test_every_host_name_gives_a_valid_controller_name(hostname):
 
 
 def test_the_line_shows_age_and_error_of_the_last_pass():
+    assert heartbeat_line((), NOW) == ""
     assert heartbeat_line([SERVER, LAPTOP], NOW) == "watch: last pass 40 s ago on server.example"
     assert heartbeat_line([LAPTOP], NOW) == (
         "watch: last pass 2 h ago on laptop, failed: fleet_state cannot be read"
@@ -149,18 +145,6 @@ def test_the_line_shows_age_and_error_of_the_last_pass():
 )
 def test_an_age_is_shown_in_its_largest_unit(seconds, text):
     assert age_text(seconds) == text
-
-
-def test_a_field_is_read_up_to_its_limits():
-    valid = {"controller": "a" * 100, "ended_at": 1e10, "duration_s": 0, "outcome": "ok"}
-
-    assert parse_heartbeat(valid) == Heartbeat("a" * 100, 1e10, 0.0, PassOutcome.OK, "")
-
-
-@pytest.mark.parametrize("value", [None, [], "heartbeat", 1])
-def test_json_that_is_not_an_object_is_not_a_heartbeat(value):
-    with pytest.raises(HeartbeatError, match="not a JSON object"):
-        parse_heartbeat(value)
 
 
 def test_the_error_of_a_pass_is_one_line_of_at_most_500_characters():

@@ -28,15 +28,11 @@ from tests.collections.runs.observations import (
     LIMITS,
     NOW,
     POD,
-    TRAINING,
-    UNREACHABLE,
-    decided,
     ended,
     pod,
 )
 from tests.collections.runs.records import run_record
 
-IN_A_BUCKET = run_record(attempt=3)
 RECORD = run_record(attempt=3, checkpoints="/mnt/shared/checkpoints/mine")
 
 
@@ -46,19 +42,6 @@ def changed(record: RunRecord, **fields) -> RunRecord:
 
 def remember(record: RunRecord, decision) -> RunRecord:
     return changed(record, watch=decision.memory.fields())
-
-
-def test_a_run_without_a_step_is_given_up_after_the_maximum_number_of_replacements():
-    record, now, replaced = IN_A_BUCKET, NOW, 0
-    for _ in range(100):
-        decision = decide(record, pod(ended("77"), UNREACHABLE, is_confirmed=True), now)
-        replaced += decision.action is Action.REPLACE
-        record, now = remember(record, decision), now + 100
-        if decision.action is Action.GIVE_UP:
-            break
-
-    assert decision.action is Action.GIVE_UP
-    assert replaced == LIMITS.replacements
 
 
 PROCESSES = st.builds(
@@ -149,15 +132,3 @@ def test_a_run_that_fails_forever_is_given_up_after_a_bounded_number_of_launches
 
     assert decision.action is Action.GIVE_UP
     assert launches <= LIMITS.crashes
-
-
-def test_a_pause_that_a_wrong_clock_recorded_is_at_most_the_longest_pause():
-    decision = decided(pod(ended("75")), {"not_before": NOW + 86400, "state": "interrupted"})
-
-    assert decision.memory.not_before == NOW + LIMITS.longest_backoff
-
-
-def test_a_state_that_began_in_the_future_according_to_a_wrong_clock_begins_now():
-    decision = decided(pod(ended("1"), TRAINING), {"since": NOW + 86400, "state": "ending"})
-
-    assert decision.memory.since == NOW

@@ -32,11 +32,21 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
     assert not is_used(POD, HOSTS, QUIET, [run_record(wanted="stopped")])
 
 
+def wanted(**node):
+    return [run_record(tpu="renamed", nodes=[{"name": "renamed", "zone": ZONE, "id": "7"} | node])]
+
+
+@pytest.mark.parametrize("node", [{"id": "8"}, {"zone": "us-east1-d"}])
+def test_a_wanted_run_on_a_tpu_of_another_name_and_zone_or_id_does_not_use_a_tpu(node):
+    assert not is_used(POD, HOSTS, QUIET, wanted(**node))
+
+
 @pytest.mark.parametrize(
     ("hosts", "answers", "records"),
     [
         (HOSTS, QUIET, [run_record()]),
         (HOSTS, QUIET, [run_record(tpu="multislice_s")]),
+        (HOSTS, QUIET, wanted()),
         (HOSTS, QUIET | {"pod-w1": IDLE | {"runs": [{"run": "x", "active": True}]}}, []),
         (HOSTS, QUIET | {"pod-w1": IDLE | {"holders": ["python3 (pid 8) holds /dev/accel0"]}}, []),
         (HOSTS, QUIET | {"pod-w1": {"msg": "unreachable"}}, []),
@@ -48,6 +58,7 @@ def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
     ids=[
         "wanted",
         "wanted in a multislice",
+        "wanted by zone and id",
         "a run",
         "another process has the device",
         "no answer",
@@ -99,18 +110,11 @@ def test_the_newest_and_young_unused_releases_stay():
     assert len(old | young) - len(deleted) == RETAINED_RELEASES + 1
 
 
-@pytest.mark.parametrize(
-    ("node", "used"),
-    [
-        ({"name": "renamed", "zone": ZONE, "id": "7"}, True),
-        ({"name": "renamed", "zone": ZONE, "id": "8"}, False),
-        ({"name": "renamed", "zone": "us-east1-d", "id": "7"}, False),
-    ],
-)
-def test_a_wanted_run_uses_the_tpu_with_its_recorded_zone_and_id(node, used):
-    record = run_record(tpu="renamed", nodes=[node])
+def test_a_release_that_is_exactly_a_day_old_stays():
+    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(RETAINED_RELEASES + 1)}
 
-    assert is_used(POD, HOSTS, QUIET, [record]) == used
+    assert releases_to_delete(cached, [], NOW) == []
+    assert len(releases_to_delete(cached, [], NOW + 1)) == 1
 
 
 def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
@@ -121,10 +125,3 @@ def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
     }
 
     assert not is_used(POD, HOSTS | other_hosts, QUIET | dict.fromkeys(other_hosts, busy), [])
-
-
-def test_a_release_that_is_exactly_a_day_old_stays():
-    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(RETAINED_RELEASES + 1)}
-
-    assert releases_to_delete(cached, [], NOW) == []
-    assert len(releases_to_delete(cached, [], NOW + 1)) == 1

@@ -76,3 +76,11 @@ def test_a_memory_reads_back_equal_and_values_of_other_types_are_ignored():
     assert Memory.of(asdict(memory)) == memory
     odd = {"state": 5, "since": "x", "crashes": 1.5, "tries": True, "not_before": 3, "x": 1}
     assert Memory.of(odd) == Memory(not_before=3)
+
+
+def test_times_that_a_wrong_clock_recorded_are_limited_to_what_is_possible():
+    pause = decided(pod(ended("75")), {"not_before": NOW + 86400, "state": "interrupted"})
+    state = decided(pod(ended("1"), TRAINING), {"since": NOW + 86400, "state": "ending"})
+
+    assert pause.memory.not_before == NOW + LIMITS.longest_backoff
+    assert state.memory.since == NOW

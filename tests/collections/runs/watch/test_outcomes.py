@@ -23,11 +23,6 @@ from tests.collections.runs.passes import LOST, POD, answers, ended, reason_text
 from tests.collections.runs.records import run_record
 
 
-def log(controller) -> str:
-    path = controller.state_dir / "watch.log"
-    return path.read_text() if path.exists() else ""
-
-
 def test_an_outcome_is_one_line():
     cause = Cause.of(CauseCode.OTHER_RUN, run="other", host="w0")
     outcome = RunOutcome("mine", RunState.FAILED, (cause,), Action.LAUNCH)
@@ -136,7 +131,7 @@ def test_a_training_run_is_recorded_once_and_not_logged(controller):
     assert after_first["watch"]["state"] == "running"
     assert [event["kind"] for event in after_first["history"]] == ["launched"]
     assert controller.records.read("mine") == after_first
-    assert log(controller) == ""
+    assert controller.log_text == ""
 
 
 def test_a_changed_state_is_logged_and_recorded_once(controller):
@@ -147,7 +142,7 @@ def test_a_changed_state_is_logged_and_recorded_once(controller):
         controller.pass_once()
 
     line = "run mine: waiting for its TPU: its TPU is CREATING"
-    assert log(controller).count(line) == 1
+    assert controller.log_text.count(line) == 1
     history = controller.records.read("mine")["history"]
     assert [event["kind"] for event in history] == ["launched", "watch"]
     assert (
@@ -167,7 +162,7 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
     line = "run mine: interrupted: pod-w0: interrupted, saved: launch"
     assert (outcome.text, outcome.failed) == (line, False)
     assert controller.actor.playbooks == ["train.yml"]
-    assert line in log(controller)
+    assert line in controller.log_text
     record = controller.records.read("mine")
     event = record["history"][-1]
     assert [event["kind"] for event in record["history"]] == ["launched", "watch"]
@@ -196,7 +191,7 @@ def test_a_dry_run_logs_what_it_would_do_and_remembers_nothing(controller):
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")), check=True)
     assert (outcome.action, controller.actor.plays) == ("launch", [])
-    assert "run mine: interrupted" in log(controller)
+    assert "run mine: interrupted" in controller.log_text
     controller.pass_once(answers(controller, running()), check=True)
 
     assert controller.records.read("mine") == before
@@ -219,7 +214,7 @@ def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
 
     assert outcomes[0] == RunOutcome("bad", RunState.UNKNOWN, failed=True, error="it broke")
     assert (outcomes[1].run, outcomes[1].action) == ("mine", "launch")
-    assert "run bad: unknown: it broke" in log(controller)
+    assert "run bad: unknown: it broke" in controller.log_text
 
 
 @pytest.mark.parametrize(("tpu", "action"), [(POD, "launch"), (LOST, "recreate")])

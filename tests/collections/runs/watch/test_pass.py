@@ -292,9 +292,7 @@ def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controlle
 
     assert not outcome.failed
     assert controller.actor.playbooks[-1] == "train.yml"
-    assert "the event setup_started is not recorded: the API does not answer" in (
-        (controller.state_dir / "watch.log").read_text()
-    )
+    assert "setup_started is not recorded: the API does not answer" in controller.log_text
 
 
 def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(controller):

@@ -7,7 +7,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state imp
     ReasonCode,
     RunState,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
 
 from tests.collections.runs.observations import (
@@ -26,6 +25,10 @@ from tests.collections.runs.observations import (
     remembered,
     values,
 )
+
+BLAMED = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
+"""The watch's memory of a worker that failed first as often as is allowed."""
+PARTLY_ENDED = {"state": "ending", "since": NOW - 45}
 
 
 def test_a_training_run_needs_no_action_and_is_not_new():
@@ -144,13 +147,13 @@ def test_a_run_may_end_at_different_times_on_its_workers(watch, action, state):
 def test_an_active_process_is_blamed_if_others_of_its_attempt_report_it_as_lost(attempt, blamed):
     by_peer = ended("77", peer="w1", attempt=attempt)
 
-    decision = decided(pod(by_peer, TRAINING), {"state": "ending", "since": NOW - 45})
+    decision = decided(pod(by_peer, TRAINING), PARTLY_ENDED)
 
     assert (decision.action, decision.memory.bad_worker) == (Action.RESTART, blamed)
 
 
 def test_a_run_with_a_bad_config_is_given_up_even_if_other_processes_continue():
-    decision = decided(pod(TRAINING, ended("2")), {"state": "ending", "since": NOW - 45})
+    decision = decided(pod(TRAINING, ended("2")), PARTLY_ENDED)
 
     assert decision.action is Action.GIVE_UP
     assert causes(decision) == ["process"]
@@ -363,9 +366,10 @@ def test_a_crash_is_blamed_on_the_worker_that_ended_first_by_itself(processes, f
     ],
 )
 def test_nobody_is_blamed_if_it_is_not_certain_which_worker_failed_first(processes):
-    memory = decided(pod(*processes), {"bad_worker": "w0", "bad_times": 3}).memory
+    decision = decided(pod(*processes), BLAMED | {"bad_worker": "w0"})
 
-    assert (memory.crashes, memory.bad_worker) == (1, "")
+    assert decision.action is Action.LAUNCH
+    assert (decision.memory.crashes, decision.memory.bad_worker) == (1, "")
 
 
 def test_a_second_crash_waits_before_its_launch():
@@ -430,18 +434,6 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
         )
 
 
-@pytest.mark.parametrize("observed", [{"can_be_created": False}, {"tpus": (FOREIGN_POD,)}])
-def test_a_tpu_that_create_cannot_recreate_is_replaced_by_hand(observed):
-    decision = decided(
-        pod(ended("77"), ended("1"), **observed), {"bad_worker": "w1", "bad_times": 3}
-    )
-
-    assert (decision.action, decision.causes[-1]) == (
-        Action.GIVE_UP,
-        Cause(CauseCode.REPLACE_BY_HAND),
-    )
-
-
 def test_the_only_worker_of_a_run_is_not_blamed():
     decision = decided(pod(ended("1")), {"bad_worker": "w0", "bad_times": 9})
 
@@ -452,12 +444,12 @@ def test_the_only_worker_of_a_run_is_not_blamed():
     ("other", "first_seen", "cause"),
     [
         (ended("77"), {}, "process"),
-        (TRAINING, {"state": "ending", "since": NOW - 45}, "processes_partly_ended"),
+        (TRAINING, PARTLY_ENDED, "processes_partly_ended"),
     ],
     ids=["all have ended", "another still trains"],
 )
 def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often(other, first_seen, cause):
-    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7, "crashes": 3, **first_seen}
+    watch = BLAMED | {"crashes": 3} | first_seen
 
     decision = decided(pod(other, ended("1")), watch)
 
@@ -476,40 +468,31 @@ def test_a_tpu_is_replaced_if_one_worker_fails_first_too_often(other, first_seen
 
 
 @pytest.mark.parametrize(
-    ("watch", "more", "action"),
+    ("watch", "more", "reason"),
     [
-        ({"crashes": 4}, {}, Action.REPLACE),
-        ({"crashes": 5}, {}, Action.GIVE_UP),
-        ({"replacements": 2}, {}, Action.REPLACE),
-        ({"replacements": 3}, {}, Action.GIVE_UP),
-        ({}, {"can_be_created": False}, Action.GIVE_UP),
-        ({}, {"tpus": (FOREIGN_POD,)}, Action.GIVE_UP),
+        ({"crashes": 4}, {}, ""),
+        ({"crashes": 5}, {}, "too_many_crashes"),
+        ({"replacements": 2}, {}, ""),
+        ({"replacements": 3}, {}, "too_many_replacements"),
+        ({}, {"can_be_created": False}, "replace_by_hand"),
+        ({}, {"tpus": (FOREIGN_POD,)}, "replace_by_hand"),
     ],
 )
 @pytest.mark.parametrize("other", [ended("77"), TRAINING], ids=["all ended", "partly ended"])
 def test_a_bad_worker_is_replaced_only_within_the_budgets_and_if_it_can_be(
-    other, watch, more, action
+    other, watch, more, reason
 ):
-    blamed = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
-    watch = blamed | {"state": "ending", "since": NOW - 45} | watch
+    decision = decided(pod(other, ended("1"), **more), BLAMED | PARTLY_ENDED | watch)
 
-    assert decided(pod(other, ended("1"), **more), watch).action is action
+    assert decision.action is (Action.GIVE_UP if reason else Action.REPLACE)
+    assert not reason or causes(decision)[-1] == reason
 
 
-@pytest.mark.parametrize(
-    "first",
-    [ended("75"), ended("TERM"), ended("3"), ended("1", ended_at=0.0)],
-    ids=["saved", "stopped", "loss is not a number", "unknown end"],
-)
+@pytest.mark.parametrize("first", [ended("75"), ended("TERM"), ended("3")])
 def test_no_tpu_is_replaced_because_of_an_end_that_says_nothing_about_a_worker(first):
-    watch = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
-    partly_ended = {"state": "ending", "since": NOW - 45}
-
-    decision = decided(pod(TRAINING, first), watch | partly_ended)
-    decision_of_all = decided(pod(ended("77"), first), watch)
+    decision = decided(pod(TRAINING, first), BLAMED | PARTLY_ENDED)
 
     assert (decision.action, decision.memory.bad_worker) == (Action.RESTART, "")
-    assert decision_of_all.action is Action.LAUNCH
 
 
 @pytest.mark.parametrize(
@@ -520,10 +503,9 @@ def test_no_tpu_is_replaced_because_of_an_end_that_says_nothing_about_a_worker(f
     ],
 )
 def test_a_partly_ended_run_waits_for_maintenance_and_for_other_runs(process, more, state):
-    watch = {"bad_worker": "w1", "bad_times": 3, "state": "ending", "since": NOW - 45}
-
     observed = pod(TRAINING, process, **more)
-    decision = decided(observed, watch | {"best_step": 7})
+
+    decision = decided(observed, BLAMED | PARTLY_ENDED)
     next_pass = decided(observed, decision.memory.fields())
 
     assert (decision.action, decision.state) == (Action.NOTHING, state)

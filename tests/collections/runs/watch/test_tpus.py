@@ -43,7 +43,6 @@ DELETE = "ansible-playbook playbooks/delete.yml -e tpu=pod -e zone=us-central2-b
             "tpu_name_taken",
             {"tpu": "pod", "zone": "us-central2-b"},
         ),
-        (Observation(FOREIGN), "name_taken", "tpu_name_taken", {}),
         (Observation(GONE), "preemption_suspected", "tpu_state confirming", {"tpu_state": "gone"}),
         (
             Observation("PREEMPTED"),
@@ -141,14 +140,6 @@ def test_repeated_creations_of_a_lost_tpu_are_delayed(watch, expected):
     assert (decision.action, decision.state) == (Action.RECREATE, RunState.PREEMPTED)
     assert (causes(decision), decision.is_new) == (["tpu_state"], True)
     assert remembered(decision, watch) == expected
-
-
-def test_no_worker_of_a_lost_slice_is_blamed_for_failures_of_its_successor():
-    watch = {"state": "running", "bad_worker": "w1", "bad_times": 3}
-
-    memory = decided(lost(can_be_created=False), watch).memory
-
-    assert (memory.bad_worker, memory.bad_times) == ("", 0)
 
 
 RECREATED = {"state": "preempted", "tries": 4, "not_before": NOW + 500, "preemptions": 1}

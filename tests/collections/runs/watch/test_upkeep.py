@@ -39,20 +39,20 @@ def controller(tmp_path) -> Controller:
     return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO])
 
 
+def idle_folder(controller) -> RecordFolder:
+    """Return the store of the watch's documents about idle TPUs."""
+    return RecordFolder(str(controller.fleet_state / "idle"))
+
+
 def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=4000, **more):
     """Run two passes ``seconds`` apart; return the TPUs that the second one deleted."""
     entry = ENTRY | ({"idle_delete_after": allowed} if allowed else {})
-    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    idle = idle_folder(controller)
     for _ in range(2):
         watch = controller.watch(**more)
         snapshot = controller.snapshot()
-        snapshot = replace(
-            snapshot,
-            answers={
-                host: snapshot.answers[host] | (answers or {}).get(host, {})
-                for host in snapshot.answers
-            },
-        )
+        for host, changes in (answers or {}).items():
+            snapshot.answers[host].update(changes)
         usable = watch.store.read_all().usable
         results = Upkeep(watch, idle).delete_idle([entry], snapshot, usable)
         names = [name for name, error in results if not error]
@@ -62,7 +62,7 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
 
 def idle_for(controller, seconds) -> RecordFolder:
     """Record that a TPU has been idle for ``seconds``; return the watch's folder of idle TPUs."""
-    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    idle = idle_folder(controller)
     idle.change(f"pod_{ZONE}", 0, {"id": TWO.id, "since": controller.now - seconds}, {})
     return idle
 
@@ -77,12 +77,6 @@ def deleted(controller):
 
 def test_a_tpu_without_idle_delete_after_stays(controller):
     assert delete_idle(controller, allowed=None) == []
-
-
-def test_a_wanted_run_keeps_its_tpu(controller):
-    controller.record_launch()
-
-    assert delete_idle(controller) == []
 
 
 @pytest.mark.parametrize("change", [{"is_ours": False}, {"id": ""}, {"zone": "us-east1-d"}])
@@ -126,6 +120,8 @@ def names(tmp_path) -> list[str]:
         (tmp_path / name).mkdir()
         old = time.time() - 1e6 + index
         os.utime(tmp_path / name, (old, old))
+    (tmp_path / "a file").write_text("")
+    os.utime(tmp_path / "a file", (1.0, 1.0))
     return names
 
 
@@ -142,7 +138,8 @@ def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path, na
 
     assert prune(tmp_path, broken, time.time()) == []
     assert prune(tmp_path, Records(records), time.time()) == names[1:3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [names[0], *names[3:]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [names[0], *names[3:], "a file"]
+    assert prune(tmp_path / "missing", Records({}), time.time()) == []
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(3599, []), (3600, ["pod"])])
@@ -150,13 +147,15 @@ def test_a_tpu_is_deleted_by_zone_and_id_once_its_idle_time_is_over(controller, 
     assert delete_idle(controller, seconds=seconds) == expected
     delete = {"tpu": "pod", "zone": ZONE, "node_id": "7", "yes": True}
     assert deleted(controller) == [delete] * len(expected)
+    line = f"TPU pod ({ZONE}): idle for 3600 s (limit: 3600 s): delete"
+    assert (line in controller.log_text) is bool(expected)
 
 
 def test_the_start_of_the_idle_time_is_stored_once_by_name_and_zone(controller):
     delete_idle(controller, seconds=60)
 
     (document,) = (controller.fleet_state / "idle/runs").glob("*.json")
-    stored = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
+    stored = idle_folder(controller).read(f"pod_{ZONE}")
     assert document.name == f"pod_{ZONE}.json"
     assert (stored["id"], stored["since"]) == ("7", controller.now - 120)
     assert (stored["generation"], stored["history"]) == (1, [])
@@ -173,19 +172,12 @@ def test_use_of_a_tpu_restarts_its_idle_time(controller):
 def test_a_dry_run_names_what_it_would_delete_and_remembers_nothing(controller):
     delete_idle(controller, seconds=4000)
     controller.actor.plays.clear()
-    before = RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}")
+    before = idle_folder(controller).read(f"pod_{ZONE}")
 
     assert delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, check=True) == []
     assert delete_idle(controller, check=True) == ["pod"]
     assert deleted(controller) == []
-    assert RecordFolder(str(controller.fleet_state / "idle")).read(f"pod_{ZONE}") == before
-
-
-def test_a_deletion_is_logged_with_the_idle_time_and_its_limit(controller):
-    delete_idle(controller, seconds=3700)
-
-    log = (controller.state_dir / "watch.log").read_text()
-    assert f"TPU pod ({ZONE}): idle for 3700 s (limit: 3600 s): delete" in log
+    assert idle_folder(controller).read(f"pod_{ZONE}") == before
 
 
 def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
@@ -195,8 +187,7 @@ def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
     outcome = Upkeep(controller.watch(), idle).run([IDLE_1H], snapshot, Records({}))
 
     assert (outcome, deleted(controller)) == (UpkeepOutcome(), [])
-    log = (controller.state_dir / "watch.log").read_text()
-    assert f"TPU pod ({ZONE}): not deleted: it is in use now" in log
+    assert f"TPU pod ({ZONE}): not deleted: it is in use now" in controller.log_text
 
 
 def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(controller):
@@ -204,12 +195,11 @@ def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(co
         assert delete_idle(controller) == []
 
     assert deleted(controller) == []
-    log = (controller.state_dir / "watch.log").read_text()
-    assert f"TPU pod ({ZONE}): runs-of-pod: " in log
+    assert f"TPU pod ({ZONE}): runs-of-pod: " in controller.log_text
 
 
 def test_a_deleted_tpu_is_named_even_if_no_release_can_be_deleted(controller, monkeypatch):
-    upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
+    upkeep = Upkeep(controller.watch(), idle_folder(controller))
     monkeypatch.setattr(upkeep_module, "prune", fail)
     entry = ENTRY | {"idle_delete_after": "1s"}
     for _ in range(2):
@@ -229,13 +219,13 @@ def test_a_tpu_that_could_not_be_deleted_is_an_error_of_the_pass(controller, mon
 
 
 def test_a_fleet_without_entries_deletes_nothing(controller):
-    upkeep = Upkeep(controller.watch(), RecordFolder(str(controller.fleet_state / "idle")))
+    upkeep = Upkeep(controller.watch(), idle_folder(controller))
 
     assert list(upkeep.delete_idle(None, controller.snapshot(), {})) == []
 
 
 def blocker(controller, snapshot, **more):
-    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    idle = idle_folder(controller)
     return Upkeep(controller.watch(**more), idle)._blocker(TWO, snapshot)
 
 
@@ -265,18 +255,6 @@ def test_a_tpu_stays_while_the_records_cannot_be_listed(controller):
     assert reason == "the bucket does not answer"
 
 
-def test_a_controller_without_releases_has_none_to_delete(tmp_path):
-    assert prune(tmp_path / "missing", Records({}), time.time()) == []
-
-
-def test_files_among_the_releases_stay(tmp_path):
-    for index in range(8):
-        (tmp_path / f"{index:016x}").write_text("a file")
-        os.utime(tmp_path / f"{index:016x}", (1.0, 1.0))
-
-    assert prune(tmp_path, Records({}), time.time()) == []
-
-
 @pytest.mark.parametrize("document", ["[1]", '{"generation": "x"}'])
 def test_no_tpu_is_deleted_if_the_stored_idle_times_are_malformed(controller, document):
     folder = controller.fleet_state / "idle/runs"
@@ -297,6 +275,6 @@ def test_the_release_of_a_stopped_run_in_the_archive_stays(controller):
     for name in (RELEASE, *(f"{i:016x}" for i in range(6))):
         (releases / name).mkdir(parents=True)
     os.utime(releases / RELEASE, (1, 1))
-    idle = RecordFolder(str(controller.fleet_state / "idle"))
+    idle = idle_folder(controller)
     Upkeep(controller.watch(), idle).run([], controller.snapshot(), Records({}))
     assert (releases / RELEASE).is_dir()
