@@ -111,7 +111,6 @@ def test_the_values_of_a_cause_are_in_its_text():
 
     assert cause_text(unreachable) == "w0, w1 unreachable for 601 s although the TPU is READY"
     assert cause_text(crash) == "w1: crashed (exit 1): no way"
-    assert cause_text(Cause(CauseCode.TPU_NAME_TAKEN)).startswith("a TPU with the name")
     copy = cause_text(Cause.of(CauseCode.COPY_CHECKPOINTS, run="mine"))
     assert (
         "copy them before you delete it: ansible-playbook playbooks/fetch.yml -e run=mine" in copy

@@ -57,16 +57,19 @@ PROCESSES = st.builds(
     attempt=st.integers(0, 5),
     other_run=st.sampled_from(["", "b"]),
 )
-OBSERVATIONS = st.builds(
-    Observation,
-    tpu_state=st.sampled_from(
-        ["READY", "PREEMPTED", "TERMINATED", GONE, FOREIGN, NOT_LISTED, "CREATING", "STOPPED"]
+OBSERVATION = {
+    "tpu_state": st.sampled_from(
+        ["READY", "PREEMPTED", "TERMINATED", GONE, NOT_LISTED, "CREATING", "STOPPED"]
     ),
-    processes=st.lists(PROCESSES, max_size=3).map(tuple),
-    workers=st.integers(1, 3),
-    health=st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
-    is_confirmed=st.booleans(),
-    tpus=st.sampled_from([(), (POD,), (FOREIGN_POD,)]),
+    "processes": st.lists(PROCESSES, max_size=3).map(tuple),
+    "workers": st.integers(1, 3),
+    "health": st.sampled_from(["", "HEALTHY", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_TENSORFLOW"]),
+    "is_confirmed": st.booleans(),
+    "tpus": st.sampled_from([(), (POD,), (FOREIGN_POD,)]),
+}
+FOREIGN_OBSERVATION = {"tpu_state": st.just(FOREIGN), "tpus": st.just((FOREIGN_POD,))}
+OBSERVATIONS = st.builds(Observation, **OBSERVATION) | st.builds(
+    Observation, **OBSERVATION | FOREIGN_OBSERVATION
 )
 RECORDS = st.builds(
     run_record,

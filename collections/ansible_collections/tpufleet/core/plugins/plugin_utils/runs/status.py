@@ -234,8 +234,6 @@ def state_text(state: RunState) -> str:
 
 def cause_text(cause: Cause) -> str:
     """Format a cause of a decision of the watch as text for users."""
-    if cause.code is CauseCode.TPU_NAME_TAKEN and "tpu" not in cause.values:
-        return "a TPU with the name of its TPU has another id. The watch leaves it alone"
     try:
         if cause.code is CauseCode.PROCESS:
             return process_line(process_of(cause))

@@ -50,7 +50,9 @@ def decide(
 def _decide_wanted(situation: Situation) -> Decision:
     observed = situation.observed
     if observed.tpu_state == FOREIGN:
-        return situation.stay(RunState.NAME_TAKEN, _name_taken(observed))
+        foreign = next(tpu for tpu in observed.tpus if not tpu.is_ours)
+        taken = Cause.of(CauseCode.TPU_NAME_TAKEN, tpu=foreign.name, zone=foreign.zone)
+        return situation.stay(RunState.NAME_TAKEN, taken)
     if observed.tpu_state == NOT_LISTED:
         zone = situation.record.launch.nodes[0].zone
         return situation.stay(
@@ -81,12 +83,6 @@ def _was_recreated(situation: Situation) -> bool:
     if situation.memory.state == RunState.WAITING_FOR_TPU:
         return situation.record.phase is TimeUse.CAPACITY
     return situation.memory.state == RunState.PREEMPTED
-
-
-def _name_taken(observed: Observation) -> Cause:
-    tpu = next((tpu for tpu in observed.tpus if not tpu.is_ours), None)
-    values = {"tpu": tpu.name, "zone": tpu.zone} if tpu else {}
-    return Cause.of(CauseCode.TPU_NAME_TAKEN, **values)
 
 
 HARMLESS = frozenset(
