@@ -56,36 +56,34 @@ def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(stor
     assert record_launch(store, launch_spec(), is_checked=True).launch.attempt == 4
 
 
-@pytest.mark.parametrize(("launch", "is_recorded"), [(launch_spec(), False), (OTHER, True)])
-def test_a_run_that_is_done_is_recorded_again_only_with_another_definition(
-    store, launch, is_recorded
-):
-    put_record(store, wanted="done")
-
-    assert record_launch(store, launch).is_recorded is is_recorded
-
-
-def test_a_stopped_run_is_recorded_again_with_its_changes(store):
-    put_record(store, wanted="stopped")
-
-    planned = record_launch(store, OTHER)
-
-    assert (planned.is_recorded, planned.was_wanted, planned.launch.attempt) == (True, False, 4)
-    assert planned.changes == ("command",)
-
-
-def test_a_relaunch_needs_a_record(store):
+def test_a_relaunch_of_a_run_that_is_unknown_or_killed_is_not_recorded(store):
     with pytest.raises(RunError, match="not launched, because its desired state is unknown here"):
         record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
-
-
-def test_a_relaunch_by_the_watch_after_a_kill_is_not_recorded(store):
     put_record(store, wanted="stopped")
-
     assert not record_launch(store, launch_spec(), is_relaunch=True).is_recorded
     with pytest.raises(RunError, match="its desired state is stopped"):
         record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
     assert store.read("mine").wanted == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "launch", "is_recorded", "changes"),
+    [
+        ("done", launch_spec(), False, ()),
+        ("done", OTHER, True, ("command",)),
+        ("stopped", launch_spec(), True, ()),
+        ("stopped", OTHER, True, ("command",)),
+    ],
+)
+def test_a_run_that_has_ended_is_recorded_again_unless_the_same_launch_is_done(
+    store, wanted, launch, is_recorded, changes
+):
+    put_record(store, wanted=wanted)
+
+    planned = record_launch(store, launch)
+
+    assert (planned.is_recorded, planned.was_wanted) == (is_recorded, False)
+    assert (planned.launch.attempt, planned.changes) == (4 if is_recorded else 3, changes)
 
 
 SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
@@ -126,16 +124,28 @@ ON_POD = launch_spec().nodes
 ON_OTHER = (NodeIdentity("other", "us-east1-d", "4712"),)
 
 
-def test_a_run_is_not_launched_on_a_second_tpu_while_its_first_one_is_ready(store):
+@pytest.mark.parametrize(
+    ("ready", "unlisted", "error"),
+    [
+        (
+            [*ON_POD, *ON_OTHER],
+            [],
+            "run mine was launched on TPU pod and may still train there. Use another name (-e "
+            "run=NAME), or stop the run first: ansible-playbook playbooks/kill.yml -e run=mine",
+        ),
+        (ON_OTHER, [ON_POD[0].zone], "which did not answer, and may still train there"),
+    ],
+    ids=["READY", "unknown, because its zone does not answer"],
+)
+def test_a_run_is_not_launched_on_a_second_tpu_while_its_first_one_may_be_ready(
+    store, ready, unlisted, error
+):
     put_record(store)
 
     with pytest.raises(RunError) as refused:
-        record_launch(store, replace(launch_spec(), nodes=ON_OTHER), ready=[*ON_POD, *ON_OTHER])
+        record_launch(store, replace(launch_spec(), nodes=ON_OTHER), ready=ready, unlisted=unlisted)
 
-    assert str(refused.value) == (
-        "run mine was launched on TPU pod and may still train there. Use another name "
-        "(-e run=NAME), or stop the run first: ansible-playbook playbooks/kill.yml -e run=mine"
-    )
+    assert error in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -168,15 +178,12 @@ def test_a_kill_records_its_event_and_shows_the_difference(store):
 
 @pytest.mark.parametrize(("fence", "is_refused"), [(0, False), (5, False), (4, True)])
 def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fence, is_refused):
+    with pytest.raises(RunError, match="its record is gone"):
+        change_desired_state(store, "mine", None, fence=4)
     put_record(store, fence=5)
 
     with pytest.raises(RunError, match="acted on it") if is_refused else nullcontext():
         change_desired_state(store, "mine", None, fence=fence)
-
-
-def test_an_action_with_a_fencing_number_is_refused_without_a_record(store):
-    with pytest.raises(RunError, match="its record is gone"):
-        change_desired_state(store, "mine", None, fence=4)
 
 
 def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
@@ -217,38 +224,26 @@ def test_a_run_with_an_unusable_record_can_be_stopped_with_a_warning(store, tmp_
     assert "ansible-playbook playbooks/kill.yml -e run=" in answer["warnings"][0]
 
 
-def test_a_run_found_running_is_wanted_again_in_the_same_attempt(store):
-    put_record(store, wanted="stopped")
-
-    record = change_desired_state(store, "mine", DesiredState.RUNNING)["record"]
-
-    assert (record["wanted"], record["attempt"]) == ("running", 3)
-
-
-def test_stopping_a_run_that_is_done_leaves_it_done(store):
-    put_record(store, wanted="done")
-
-    answer = change_desired_state(store, "mine", DesiredState.STOPPED)
-
-    assert (answer["exists"], answer["record"]["wanted"]) == (True, "done")
-    assert record_launch(store, launch_spec(), is_checked=True).launch.attempt == 4
-
-
 @pytest.mark.parametrize(
-    ("record", "wanted"),
+    ("before", "attempt", "desired", "after"),
     [
-        ({"attempt": 2, "wanted": "running"}, "done"),
-        ({"attempt": 3, "wanted": "running"}, "running"),
-        ({"attempt": 3, "wanted": "stopped"}, "stopped"),
-        ({"attempt": 2, "wanted": "stopped"}, "done"),
+        ("running", 3, "done", "done"),
+        ("running", 2, "done", "running"),
+        ("stopped", 3, "done", "done"),
+        ("stopped", 2, "done", "stopped"),
+        ("stopped", 0, "running", "running"),
+        ("done", 0, "stopped", "done"),
     ],
 )
-def test_only_the_last_attempt_of_a_run_is_recorded_as_done(store, record, wanted):
-    put_record(store, **record)
+def test_a_desired_state_is_recorded_for_the_last_attempt_and_a_run_that_is_done_stays_done(
+    store, before, attempt, desired, after
+):
+    put_record(store, wanted=before)
 
-    change_desired_state(store, "mine", DesiredState.DONE, attempt=2)
+    answer = change_desired_state(store, "mine", DesiredState(desired), attempt=attempt)
 
-    assert store.read("mine").wanted == wanted
+    assert (answer["record"]["wanted"], answer["record"]["attempt"]) == (after, 3)
+    assert (store.read("mine").wanted, answer["changed"]) == (after, before != after)
 
 
 @pytest.mark.parametrize(
@@ -267,14 +262,11 @@ def test_a_failed_launch_stops_a_run_only_if_it_was_not_wanted_before(
     assert (record.wanted, record.history[-1].text) == (expected, "it failed")
 
 
-def test_a_failed_launch_of_an_unknown_run_changes_nothing(store):
-    assert not record_failure(store, "mine", 1, "no ssh", was_wanted=False)
-
-
-def test_a_failed_launch_of_an_earlier_attempt_changes_nothing(store):
+def test_a_failed_launch_of_an_earlier_attempt_or_unknown_run_changes_nothing(store):
     put_record(store)
 
     assert not record_failure(store, "mine", 2, "no ssh", was_wanted=False)
+    assert not record_failure(store, "unknown", 1, "no ssh", was_wanted=False)
 
     assert (store.read("mine").wanted, store.read("mine").history) == ("running", ())
 
@@ -285,21 +277,11 @@ def test_an_unknown_run_is_refused_with_the_closest_names_and_the_status_command
     assert "no run fisrt is known: it has no record in /state" in error
     assert "Runs with a record: first, other." in error
     assert "ansible-playbook playbooks/status.yml" in error
-
-
-def test_a_run_is_not_called_unknown_if_no_worker_can_be_asked():
     assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
 
 
 def test_the_warning_about_a_missing_record_shows_how_to_kill_in_another_fleet_state():
     assert "kill.yml -e run=mine -e fleet_state=OTHER" in no_record("mine", "/state")
-
-
-def test_a_run_does_not_move_while_the_zone_of_its_tpu_does_not_answer(store):
-    put_record(store)
-    launch = replace(launch_spec(), nodes=ON_OTHER)
-    with pytest.raises(RunError, match="may still train there"):
-        record_launch(store, launch, ready=ON_OTHER, unlisted=[ON_POD[0].zone])
 
 
 def test_the_best_step_of_other_checkpoints_is_forgotten(store):
