@@ -2,11 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib.error import HTTPError
 
 import pytest
@@ -208,33 +208,34 @@ def refusal(code: int) -> HTTPError:
 
 
 @pytest.mark.parametrize(
-    ("error", "state"),
-    [(None, "problem"), (refusal(403), "ok"), (refusal(500), "unknown"), (ValueError(), "unknown")],
+    ("write_error", "delete_error", "state"),
+    [
+        (None, None, "problem"),
+        (None, refusal(403), "problem"),
+        (refusal(403), None, "ok"),
+        (refusal(500), None, "unknown"),
+        (ValueError(), None, "unknown"),
+    ],
 )
-def test_write_access_of_a_worker_to_run_records_is_a_problem(machine, error, state):
-    def write(url: str, env: Mapping[str, str]) -> None:
-        assert (url, env) == ("gs://records/fleet", {})
-        if error:
-            raise error
+def test_write_access_of_a_worker_to_run_records_is_a_problem(
+    machine, monkeypatch, write_error, delete_error, state
+):
+    def write(_api: None, url: str, _content: bytes) -> None:
+        assert url.startswith("gs://records/fleet/")
+        if write_error:
+            raise write_error
 
-    [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"), write)
+    monkeypatch.setattr(run_checkpoints, "storage_api", lambda _: None)
+    monkeypatch.setattr(run_checkpoints, "write_object", write)
+    monkeypatch.setattr(run_checkpoints, "delete_object", Mock(side_effect=delete_error))
+
+    [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"))
 
     assert finding.state == state
 
 
 def test_records_in_a_directory_of_the_controller_need_no_check_on_workers(machine):
     assert list(records_findings(replace(machine, fleet_state="~/fleet"))) == []
-
-
-def test_a_worker_that_may_only_create_records_is_a_problem(machine, monkeypatch):
-    def refused(*_):
-        raise refusal(403)
-
-    monkeypatch.setattr(run_checkpoints, "storage_api", lambda _: None)
-    monkeypatch.setattr(run_checkpoints, "write_object", lambda *_: None)
-    monkeypatch.setattr(run_checkpoints, "delete_object", refused)
-    [finding] = records_findings(replace(machine, fleet_state="gs://records/fleet"))
-    assert finding.state == "problem"
 
 
 def test_a_worker_that_another_version_has_set_up_needs_setup(machine):

@@ -54,16 +54,17 @@ removed:
   elements: str
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import IMAGE
 from ..module_utils.worker.from_leader import has_leader
-from ..module_utils.worker.image import Image, image_folder
+from ..module_utils.worker.image import CONFIG, Image, image_folder
 from ..module_utils.worker.image_install import (
     ImageError,
     find_engine,
     install,
-    mark_used,
     remove,
     unused,
 )
@@ -98,7 +99,7 @@ def main() -> None:
                 is_missing = not Image.read(folder)
                 if is_missing and (warning := install(image, paths)):
                     module.warn(warning)
-                mark_used(folder)
+                os.utime(folder / CONFIG)  # the time of the last use
                 if is_missing:
                     to_remove = unused(folder, paths)
                     remove(folder.parent, to_remove)

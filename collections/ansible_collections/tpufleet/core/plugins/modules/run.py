@@ -131,11 +131,10 @@ from ..module_utils.worker.run_start import (
     release_problem,
     start,
     status,
-    stop,
 )
 from ..module_utils.worker.run_state import RunState
 from ..module_utils.worker.run_unit import launched_here, observe
-from ..module_utils.worker.units import active_runs, unit_states
+from ..module_utils.worker.units import UNIT, active_runs, systemctl, unit_states
 
 
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
@@ -232,8 +231,8 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Stop the run here if it is active. Raises RunError if a process still holds a device."""
     run = check_name(params["run"])
     observed = observe(run, paths)
+    chip = chip_of(observed["launched"])
     if not observed["active"]:
-        chip = chip_of(observed["launched"])
         device_holders, lockfile_removed = free_device(
             params["device_glob"], check=check, chip=chip
         )
@@ -242,22 +241,20 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         ):
             raise RunError(f"run {run} is not running here, but {device_holders[0]}. {END_STRAYS}")
         return {"changed": lockfile_removed, "info": observed}
-    device_holders = (
-        [] if check else stop(run, params["device_glob"], chip_of(observed["launched"]))
-    )
+    before = f"{observed['state']}\n"
+    if check:
+        diff = {"before": before, "after": "stopped\n"}
+        return {"changed": True, "info": observed, "diff": diff}
+    # systemd sends SIGTERM, gives the trainer time to save, and then sends SIGKILL.
+    systemctl("stop", UNIT.format(run))
+    device_holders, _ = free_device(params["device_glob"], chip=chip)
     if device_holders:
         raise RunError(f"run {run} is stopped, but {device_holders[0]}. {END_STRAYS}")
-    after = observed if check else observe(run, paths, unit={"ActiveState": "inactive"})
+    after = observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
         after = observe(run, paths)  # there is no exit.json: query systemd how the run ended
-    return {
-        "changed": True,
-        "info": after,
-        "diff": {
-            "before": f"{observed['state']}\n",
-            "after": "stopped\n" if check else f"{after['state']}\n",
-        },
-    }
+    diff = {"before": before, "after": f"{after['state']}\n"}
+    return {"changed": True, "info": after, "diff": diff}
 
 
 ACTIONS = {"checked": checked, "launched": launched, "started": started, "stopped": stopped}

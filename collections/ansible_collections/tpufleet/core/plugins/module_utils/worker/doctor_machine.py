@@ -10,14 +10,14 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .contract import ROOT
 from .devices import device_files, holders, open_files, program, text_of
 from .doctor_finding import Finding, ok, problem, unknown
-from .run_checkpoints import on_same_disk, try_create
+from .run_checkpoints import on_same_disk, try_write
 from .run_files import CONTROL
 from .run_log import tail
 from .setup_stamp import is_set_up, read_stamp
@@ -234,18 +234,13 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
     yield ok("versions", ", ".join(labels))
 
 
-def records_findings(
-    machine: Machine, write: Callable[[str, Mapping[str, str]], None] = try_create
-) -> Iterator[Finding]:
-    """Check that this worker cannot write run records, because controllers act on their content.
-
-    ``write`` tries to write below a URI, and raises OSError if it cannot.
-    """
+def records_findings(machine: Machine) -> Iterator[Finding]:
+    """Check that this worker cannot write run records, because controllers act on their content."""
     check = "run records"
     if not machine.fleet_state.startswith("gs://"):
         return
     try:
-        write(machine.fleet_state, {})
+        try_write(machine.fleet_state, {}, must_delete=False)
     except OSError as error:
         if getattr(error, "code", None) in (401, 403):
             yield ok(check, f"this worker cannot write to {machine.fleet_state}")

@@ -78,14 +78,14 @@ def prove_worker(
     Raises EnvError, with the last lines of the proof's output if it failed.
     """
     timeout_error = (
-        f"env_proof {name}: no result within {seconds} s. Another process may use the devices; to "
-        "find it, run: ansible-playbook playbooks/doctor.yml -e tpu=NAME. If the disk is slow, "
-        "raise jax_proof_seconds, then run: ansible-playbook setup.yml"
+        f"no result within {seconds} s. Another process may use the devices; to find it, run: "
+        "ansible-playbook playbooks/doctor.yml -e tpu=NAME. If the disk is slow, raise "
+        "jax_proof_seconds, then run: ansible-playbook setup.yml"
     )
     variables = proof_environment(env, worker)
     try:
         output = run_proof(command, variables, seconds, worker, timeout_error)
-    except ProofError as error:
+    except EnvError as error:
         raise EnvError(f"env_proof {name}: {error}") from None
     if output["devices"] < devices:
         raise EnvError(
@@ -116,14 +116,7 @@ def prove_slice(
     variables = slice_environment(env, worker)
     variables["TPUFLEET_PROOF"] = json.dumps([*rendezvous, seconds])
     timeout_error = f"rendezvous failed: not all workers of the slice arrived within {seconds} s"
-    try:
-        return run_proof(command, variables, seconds + 15, worker, timeout_error)
-    except ProofError as error:
-        raise EnvError(str(error)) from None
-
-
-class ProofError(Exception):
-    """A proof failed; the message is the end of its output, or says why its output is invalid."""
+    return run_proof(command, variables, seconds + 15, worker, timeout_error)
 
 
 def run_proof(
@@ -135,22 +128,21 @@ def run_proof(
 ) -> dict:
     """Run a proof as the trainer's user; return the JSON object in its last line of output.
 
-    Raises ProofError if the proof fails, and EnvError with the message ``timeout_error`` if it
-    takes longer than ``seconds``.
+    Raises EnvError, with the message ``timeout_error`` if the proof takes longer than ``seconds``.
     """
     try:
         result = run_as_user(command, variables, seconds, worker.device_glob)
     except subprocess.TimeoutExpired as error:
         raise EnvError(timeout_error) from error
     if result.returncode != 0:
-        raise ProofError(error_summary(result.stderr or result.stdout))
+        raise EnvError(error_summary(result.stderr or result.stdout))
     last_line = (result.stdout.strip().splitlines() or [""])[-1]
     try:
         output = json.loads(last_line)
         if type(output["devices"]) is not int:
             raise ValueError(last_line)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ProofError(
+        raise EnvError(
             "the proof's last line of output is not a JSON object with a number of devices "
             f"({last_line[:200]!r}). "
             'It must print such a line last: {"devices": 4}'

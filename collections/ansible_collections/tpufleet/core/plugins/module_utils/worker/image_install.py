@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -250,11 +249,6 @@ def remove(images: Path, unused_images: Sequence[Path]) -> None:
         removing = path.with_name(f".{path.name}.new")
         path.replace(removing)
         shutil.rmtree(removing)
-
-
-def mark_used(folder: Path) -> None:
-    """Set the time of an image's last use to now."""
-    os.utime(folder / CONFIG)
 
 
 def _last_use(folder: Path) -> float:

@@ -275,7 +275,8 @@ def copy_pushed(incoming: Path, target: Path, last: Path | None) -> None:
     except FileNotFoundError:
         raise ReleaseError("the pushed directory has no manifest") from None
     last_paths = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
-    make_folders(target, entries)
+    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a str
+        (target / folder).mkdir(parents=True, exist_ok=True)
     for path, kind, digest in entries:
         destination = f"{target}/{path}"
         if kind == "link":
@@ -284,12 +285,6 @@ def copy_pushed(incoming: Path, target: Path, last: Path | None) -> None:
         last_path = last_paths.get((kind, digest))
         if not (last_path and try_hard_link(f"{last}/{last_path}", destination, MODES[kind])):
             copy_file(f"{incoming}/{path}", destination, MODES[kind])
-
-
-def make_folders(target: Path, entries: Iterable[Entry]) -> None:
-    """Create the directories that contain a release's paths."""
-    for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a str
-        (target / folder).mkdir(parents=True, exist_ok=True)
 
 
 def files_of(release: Path | None) -> list[Entry]:

@@ -12,11 +12,9 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from .bucket_objects import (
-    StorageApi,
     delete_object,
     has_own_key,
     request_failure,
@@ -151,27 +149,19 @@ def grant_command(url: str) -> str:
     )
 
 
-def try_write(url: str, env: Mapping[str, str]) -> None:
+def try_write(url: str, env: Mapping[str, str], must_delete: bool = True) -> None:
     """Write an object below a ``gs://`` URI and delete it, with this worker's service account.
 
-    Raises OSError (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
+    Unless ``must_delete``, succeeds even if the object cannot be deleted. Raises OSError
+    (urllib.error.HTTPError with a ``code`` if the request is refused), ValueError.
     """
-    api = storage_api(env)
-    delete_object(api, _created_object(api, url))
-
-
-def try_create(url: str, env: Mapping[str, str]) -> None:
-    """Do the same as ``try_write``, but succeed even if the object cannot be deleted again."""
-    api = storage_api(env)
-    test_url = _created_object(api, url)
-    with suppress(OSError):
-        delete_object(api, test_url)
-
-
-def _created_object(api: StorageApi, url: str) -> str:
-    test_url = f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
+    api, test_url = storage_api(env), f"{url.rstrip('/')}/.tpufleet-{uuid.uuid4().hex}"
     write_object(api, test_url, b"a try\n")
-    return test_url
+    try:
+        delete_object(api, test_url)
+    except OSError:
+        if must_delete:
+            raise
 
 
 def loss_reason(path: str, leader: str, root: str = "/") -> str | None:

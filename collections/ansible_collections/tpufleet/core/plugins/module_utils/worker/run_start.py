@@ -323,18 +323,6 @@ def configure(unit: str, drop_ins: Mapping[str, str]) -> None:
         systemctl("daemon-reload")
 
 
-def stop(run: str, device_glob: str = "", chip: int = -1) -> list[str]:
-    """Stop a run's unit, then remove libtpu's lock file if nothing uses it.
-
-    systemd sends SIGTERM to the unit, gives the trainer time to save, and then sends SIGKILL.
-
-    Returns the processes that still hold a device. If ``chip`` is not negative, only the device of
-    the chip with this index counts.
-    """
-    systemctl("stop", UNIT.format(run))
-    return free_device(device_glob, chip=chip)[0]
-
-
 def free_device(device_glob: str, check: bool = False, chip: int = -1) -> tuple[list[str], bool]:
     """Remove libtpu's lock file, unless a run is active or a process holds the file or a device.
 
