@@ -104,7 +104,9 @@ def test_keys_are_never_assigned_to_the_wrong_worker(client, scripted):
 
 def test_keys_that_are_published_late_are_waited_for(client, scripted, tmp_path):
     late = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
-    scripted.script = [published({}, {}), published({"ssh-ed25519": ED25519}, {}), late]
+    no_answer = error(404, "no guest attributes yet")
+    early = [no_answer, published({}, {}), published({"ssh-ed25519": ED25519}, {})]
+    scripted.script = [*early, late]
     file = tmp_path / "known_hosts"
     assert remembered(client, str(file)) == []
     assert sorted(KnownHostsFile(file).read()) == ["4711-w0", "4711-w1"]
@@ -114,12 +116,6 @@ def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
     scripted.handler = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")
     assert remembered(client, file) == [1]
-
-
-def test_reading_keys_is_retried_after_a_404(client, scripted, tmp_path):
-    keys_of_both = published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})
-    scripted.script = [error(404, "no guest attributes yet"), keys_of_both]
-    assert remembered(client, str(tmp_path / "known_hosts")) == []
 
 
 def test_a_missing_permission_to_read_keys_is_an_error(client, scripted, tmp_path):

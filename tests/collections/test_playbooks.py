@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from tests.collections.local_client import fleet_options, later_request, store_record
@@ -129,26 +128,11 @@ def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment
     assert local_api.node("demo")["id"] == node["id"]
 
 
-def test_a_delete_by_id_deletes_no_other_tpu(environment, local_api):
-    node = local_api.ready("demo", labels=OURS)
-    output = error_of(environment, "playbooks/delete.yml", *by_id("1234567890"))
-    assert "another TPU has this name now" in output
-    assert "Nothing was deleted" in output
-    assert local_api.node("demo") == node
-
-
 def test_create_replaces_the_preempted_tpu_with_the_given_id(environment, local_api):
     node = local_api.ready("demo", labels=OURS, schedulingConfig={"spot": True})
     local_api.preempt("demo")
     local_api.state_is("demo", "PREEMPTED")
     succeeds(environment, "playbooks/create.yml", *by_id(node["id"]), "--check")
-
-
-@pytest.mark.parametrize("verb", ["create", "delete"])
-def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
-    node = local_api.ready("demo", labels={LABEL: "others"})
-    assert "node_id is empty" in error_of(environment, f"playbooks/{verb}.yml", *by_id(""))
-    assert local_api.node("demo") == node
 
 
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):

@@ -60,10 +60,6 @@ def test_an_existing_directory_keeps_its_mode_and_the_file_is_private(tmp_path):
     assert (directory / "config").stat().st_mode & 0o777 == 0o600
 
 
-def test_without_workers_the_file_is_empty():
-    assert ssh_config({}, []) == ""
-
-
 def test_an_unsupported_ssh_argument_is_an_error_that_names_the_worker():
     with pytest.raises(AnsibleFilterError, match=r"a-w0: .*\('-C'\)"):
         ssh_config({"a-w0": {"ansible_ssh_common_args": "-C"}}, ["a-w0"])

@@ -104,12 +104,20 @@ def test_a_delete_by_id_succeeds_if_the_zone_does_not_have_the_tpu(local_api):
     assert tpus(local_api) == [f"{ZONE}/demo"]
 
 
-def test_a_delete_by_id_refuses_to_delete_disks(local_api):
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"disks": True}, "disks can't be combined with node_id"),
+        ({"node_id": ""}, "node_id is empty"),
+        ({"node_id": "1234567890"}, "expected 1234567890). Nothing was deleted"),
+    ],
+)
+def test_a_delete_by_id_deletes_no_disk_and_no_other_tpu(local_api, options, reason):
     node = local_api.ready("demo", labels=OURS)
-    options = {"only": "demo", "zone": ZONE, "node_id": node["id"], "disks": True}
+    options = {"only": "demo", "zone": ZONE, "node_id": node["id"], **options}
 
-    assert "disks can't be combined with node_id" in refusal(local_api, state="absent", **options)
-    assert tpus(local_api) == [f"{ZONE}/demo"]
+    assert reason in refusal(local_api, state="absent", **options)
+    assert local_api.node("demo") == node
 
 
 def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(local_api):
