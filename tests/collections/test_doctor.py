@@ -357,3 +357,10 @@ def test_a_foreign_tpu_is_a_problem_only_in_the_zone_of_the_fleet_file(zone, sta
     host = {"tpu_name": "pod", "tpu_zone": "europe-west4-a"}
     [finding] = doctor_fleet.foreign_findings([host], {"pod": (zone,)})
     assert finding.state == state
+
+
+def test_a_tpu_of_another_fleet_is_not_offered_for_adoption():
+    labels = {"tpufleet-fleet": "others"}
+    host = {"tpu_name": "pod", "tpu_zone": "europe-west4-a", "tpu_labels": labels}
+    [finding] = doctor_fleet.foreign_findings([host], {"pod": ("europe-west4-a",)})
+    assert "in fleet.yml, but it belongs to the fleet 'others'. Next step: rename" in finding.line

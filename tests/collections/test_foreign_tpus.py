@@ -187,24 +187,12 @@ def test_a_tpu_is_known_in_any_state_or_if_it_is_planned(tpu):
 
 @pytest.mark.parametrize("tpu", ["multislice_big", "big-0_us-east1-d"])
 def test_a_lost_tpu_is_known_by_its_multislice_and_by_its_name_with_its_zone(tpu):
-    slices = {
-        f"big-{number}": {
-            "tpu_name": f"big-{number}",
-            "tpu_zone": "us-east1-d",
-            "tpu_multislice": "big",
-        }
-        for number in (0, 1)
-    }
+    big = {"tpu_name": "big-0", "tpu_zone": "us-east1-d", "tpu_multislice": "big"}
+    hostvars, groups = {"big-0": big, "plain": {}}, {"state_PREEMPTED": ["big-0"]}
 
-    assert unknown_tpu_text(tpu, {"state_PREEMPTED": [*slices]}, slices, []) == ""
-    unknown = unknown_tpu_text("multislice_bgi", {"state_PREEMPTED": [*slices]}, slices, [])
-    assert "Known TPUs: multislice_big, " in unknown
-
-
-def test_a_host_that_is_no_tpu_is_not_a_known_tpu():
-    groups, hostvars = {"tpu": ["plain"]}, {"plain": {}}
-
-    assert "Known TPUs: none." in unknown_tpu_text("pod", groups, hostvars, [])
+    assert unknown_tpu_text(tpu, groups, hostvars, []) == ""
+    unknown = unknown_tpu_text("multislice_bgi", groups, hostvars, [])
+    assert "Known TPUs: multislice_big, big-0." in unknown
 
 
 def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment):
@@ -218,14 +206,9 @@ def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment)
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
     fleet = [DEMO | {"name": name} for name in "ab"]
     hostvars = {name: {"tpu_name": name} for name in "abc"}
+    hostvars["slice"] = {"tpu_name": "big-0", "tpu_multislice": "big"}
 
-    assert unmanaged_tpus(["a", "b", "c"], {"foreign": ["b"]}, hostvars, fleet) == ["b", "c"]
-
-
-def test_a_slice_of_a_multislice_is_not_offered_for_adoption():
-    hostvars = {"big-0-w0": {"tpu_name": "big-0", "tpu_multislice": "big"}}
-
-    assert unmanaged_tpus(["big-0-w0"], {}, hostvars, []) == []
+    assert unmanaged_tpus([*hostvars], {"foreign": ["b"]}, hostvars, fleet) == ["b", "c"]
 
 
 def test_doctor_names_the_command_that_adopts_a_tpu(local_api):
@@ -239,18 +222,6 @@ def test_doctor_names_the_command_that_adopts_a_tpu(local_api):
         "create it. Next step: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true"
     ) in message
     assert "delete.yml" not in message
-
-
-def test_doctor_does_not_advise_to_adopt_a_tpu_of_another_fleet(local_api):
-    local_api.ready("demo", labels={"tpufleet-fleet": "others"})
-    message = flat(play(environment_of(local_api), "playbooks/doctor.yml")).replace("''", "'")
-
-    assert (
-        "FIX foreign TPUs: TPU demo (us-central2-b) is in fleet.yml, but it belongs to the fleet "
-        "'others'. Next step: rename this TPU in the fleet file: "
-        "$EDITOR inventory/*/group_vars/all/fleet.yml"
-    ) in message
-    assert "adopt=true" not in message
 
 
 REFUSED = {
@@ -290,26 +261,30 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, lab
     assert any(line.startswith("FIX  pod-w2: can't be reached") for line in summary["lines"])
 
 
-def unreached(host: str, foreign: list[str]) -> str:
-    """Return doctor's line about an unreachable worker of the TPU demo."""
+@pytest.mark.parametrize(
+    ("host", "foreign", "fix"),
+    [
+        (
+            "demo-us-central2-b-w0",
+            [],
+            "playbooks/delete.yml -e tpu=demo_us-central2-b && ansible-playbook "
+            "playbooks/create.yml -e tpu=demo_us-central2-b",
+        ),
+        (
+            "demo-w0",
+            [],
+            "playbooks/delete.yml -e tpu=demo && ansible-playbook playbooks/create.yml -e tpu=demo",
+        ),
+        ("demo-w0", ["demo-w0"], "if it is booting, or tell the owner of TPU demo"),
+    ],
+)
+def test_doctor_suggests_to_delete_an_unreachable_tpu_of_this_fleet_only(host, foreign, fix):
     hostvars = {host: {"tpu_name": "demo", "tpu_zone": "us-central2-b"}}
     answers = {host: {"unreachable": True, "msg": "timed out"}}
-    return doctor_summary({"findings": []}, answers, "", hostvars, foreign)["lines"][0]
+    line = doctor_summary({"findings": []}, answers, "", hostvars, foreign)["lines"][0]
 
-
-def test_doctor_suggests_to_delete_an_unreachable_tpu_by_name_and_zone_if_needed():
-    line = unreached("demo-us-central2-b-w0", [])
-
-    assert "playbooks/delete.yml -e tpu=demo_us-central2-b && " in line
-    assert line.endswith("playbooks/create.yml -e tpu=demo_us-central2-b")
-    assert unreached("demo-w0", []).endswith("playbooks/create.yml -e tpu=demo")
-
-
-def test_doctor_does_not_suggest_to_delete_an_unreachable_foreign_tpu():
-    line = unreached("demo-w0", ["demo-w0"])
-
-    assert line.endswith("wait a minute if it is booting, or tell the owner of TPU demo")
-    assert "delete.yml" not in line
+    assert line.endswith(fix)
+    assert ("delete.yml" in line) == (not foreign)
 
 
 def test_a_tpu_whose_name_begins_like_a_multislice_is_selected():
