@@ -13,6 +13,7 @@ import pytest
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from tests.collections.local_client import fleet_options, later_request, store_record
+from tests.collections.role_templates import local_play
 from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import LocalApi
 
@@ -69,6 +70,21 @@ def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, l
     assert "GET /v2/" in local_api.log()
     assert not re.search(r"(POST|PATCH|DELETE) /v2/", local_api.log())
     assert not (local_api.state / "ssh").exists()
+
+
+def test_an_ssh_key_is_created_once_and_its_public_key_is_restored(tmp_path):
+    key, public = tmp_path / "new/id", tmp_path / "new/id.pub"
+    tasks = ROOT / "playbooks/tasks/ssh_key.yml"
+    book, inventory = local_play(tmp_path, [{"ansible.builtin.import_tasks": str(tasks)}])
+    options = ("-e", f"ssh_key_file={key}")
+
+    succeeds(dict(os.environ), book, *options, inventory=inventory)
+    pair = key.read_text(), public.read_text().split()[:2]
+    public.unlink()
+    succeeds(dict(os.environ), book, *options, inventory=inventory)
+
+    assert (key.read_text(), public.read_text().split()[:2]) == pair
+    assert [oct(file.stat().st_mode)[-3:] for file in (key.parent, key)] == ["700", "600"]
 
 
 def test_create_applies_the_inventory_s_addresses_and_firewall(environment, tmp_path):
