@@ -173,12 +173,6 @@ def test_wait_raises_the_error_of_a_failed_operation(client, clock, code, messag
         client.wait(failed, "create TPU demo", clock() + 600)
 
 
-def test_the_timeout_error_of_an_operation_says_that_the_cloud_continues(client, scripted, clock):
-    scripted.handler = lambda _: Reply({"name": "o"})
-    with pytest.raises(errors.DeadlineExceeded, match="the cloud continues"):
-        client.wait({"name": "o"}, "create TPU demo", clock() + 30)
-
-
 def test_the_pause_between_polls_has_an_upper_limit(clock):
     Polling(clock.sleep, clock).pause("create TPU demo", 5000, clock() + 60)
     assert clock.slept == [10]

@@ -67,12 +67,6 @@ def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     assert (result.changed, set(scripted.methods())) == (False, {"GET"})
 
 
-def test_the_timeout_error_has_the_state_of_the_tpu(client, scripted):
-    scripted.handler = lambda _: Reply(node(state="CREATING"))
-    with pytest.raises(errors.DeadlineExceeded, match="is still CREATING"):
-        ensure_present(client, DEMO, timeout=60)
-
-
 def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(client, scripted):
     failed = {
         "metadata": {"target": node()["name"], "verb": "create", "createTime": "2026-01-01"},
