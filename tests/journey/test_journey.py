@@ -41,10 +41,6 @@ def config(tmp_path_factory):
     return file
 
 
-def test_an_empty_fleet_has_no_hosts(fleet):
-    assert fleet.groups().get("tpu", []) == []
-
-
 def test_create_is_idempotent(fleet):
     first = fleet.must_play("playbooks/create.yml")
     assert first.changed() > 0
@@ -163,22 +159,6 @@ def test_check_mode_shows_that_a_killed_run_would_be_started(fleet, config):
     assert fleet.must_play("playbooks/kill.yml").changed() == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("stepz: 10", "stepz"),
-        ("batch: 7\nsteps: 2", "batch"),
-    ],
-)
-def test_a_bad_config_is_reported_on_one_line(fleet, tmp_path, text, reason):
-    file = tmp_path / "bad.yml"
-    file.write_text(text)
-    played = fleet.play("train.yml", "-e", f"config={file}")
-    assert played.code != 0
-    assert reason in played.output
-    assert "Traceback" not in played.output
-
-
 def test_a_worker_down_at_launch_is_named_and_nothing_starts(fleet, config, tmp_path):
     [machine] = fleet.cloud.machines.glob("*-w-1")
     cloud.machines_of(fleet.cloud).power_off(machine.name)
@@ -253,20 +233,6 @@ def test_the_checkpoint_of_a_foreign_trainer_is_fetched(fleet, tmp_path):
     fleet.must_play("playbooks/fetch.yml", *options, "-e", f"to={tmp_path}")
     [fetched] = unpack(tmp_path, "demo-w0").rglob("checkpoints/step")
     assert int(fetched.read_text()) == saved
-
-
-def test_a_preempted_tpu_is_listed_but_not_contacted(fleet):
-    client.request(fleet.cloud, "POST", "/_localcloud/nodes/demo:preempt")
-    groups = fleet.groups()
-    assert groups["state_PREEMPTED"] == ["demo"]
-    assert groups.get("tpu", []) == []
-
-
-def test_delete_without_a_terminal_deletes_nothing(fleet):
-    refused = fleet.play("playbooks/delete.yml")
-    assert refused.code != 0
-    assert "yes=true" in refused.output
-    assert client.request(fleet.cloud, "GET", NODE)["state"] == "PREEMPTED"
 
 
 def test_delete_is_idempotent(fleet):

@@ -105,7 +105,6 @@ def test_all_lines_until_seconds_before_a_power_cut_are_stored(fleet, launch):
 
     for name in names:
         stored, cut_at = leader.stored(name), written[name][-1]["time"]
-        print(f"{name}: stored up to {cut_at - stored[-1]['time']:.1f} s before")  # noqa: T201
         assert [line["step"] for line in stored] == list(range(len(stored)))
         assert stored[-1]["time"] > cut_at - LATEST_S
 
@@ -145,9 +144,6 @@ def test_the_output_of_a_killed_run_is_stored_to_its_end(fleet):
         output = Output(fleet, process_id, attempt=2)
         wait_for((output.folder / "exit.json").exists)
         assert output.stored("log") == steps_of_attempt(output)
-    memory = "cat /proc/$(systemctl show -p MainPID --value tpufleet-outputs)/status"
-    status = fleet.on("demo-w0", "sh", "-c", memory).splitlines()
-    print(*(line for line in status if line.startswith(("VmRSS", "VmHWM", "Rss"))))  # noqa: T201
 
 
 def test_the_watch_collects_output_into_a_directory_of_the_controller(fleet, launch, outputs):
