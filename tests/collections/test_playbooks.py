@@ -115,20 +115,6 @@ def test_yes_deletes_only_the_named_tpu(environment, local_api):
     assert names == ["demo"]
 
 
-def test_deleting_an_absent_tpu_of_the_fleet_succeeds(environment):
-    result = succeeds(environment, "playbooks/delete.yml", "-e", "yes=true", "-e", "tpu=demo")
-    assert "changed=0" in flat(result)
-
-
-def test_a_limit_without_the_controller_is_a_warning(environment, local_api):
-    local_api.ready("demo")
-    command_line = ("playbooks/delete.yml", "-e", "yes=true", "--limit", "tpu_demo", "--check")
-    viewed = {**environment, "ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
-    result = succeeds(viewed, *command_line)
-    assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in flat(result)
-    assert local_api.node("demo")["state"] == "READY"
-
-
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment, local_api, verb):
     """The TPU is preempted, because create.yml would delete and recreate only a lost TPU."""

@@ -8,6 +8,7 @@ import yaml
 from harness.playbooks import ROOT, play
 from tests.collections.role_templates import local_play
 
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBm ada@home"
 WRITING = ("file", "copy", "template", "lineinfile")
 
 
@@ -46,12 +47,19 @@ def test_sudo_may_be_a_word_for_a_boolean(tmp_path, sudo, is_allowed):
     assert ("NOPASSWD" in sudoers.read_text()) == is_allowed
 
 
-@pytest.mark.parametrize("names", [["ada", "ada"], ["tpufleet-peer"]])
-def test_a_name_is_refused_if_it_is_listed_twice_or_belongs_to_tpufleet(tmp_path, names):
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [(["ada", "ada"], KEY), (["tpufleet-peer"], KEY), (["root"], KEY), (["eve"], "AAAA")],
+)
+def test_an_invalid_or_repeated_name_and_a_text_that_is_no_public_key_are_refused(
+    tmp_path, names, key
+):
     check = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[0]
-    accounts = [{"name": name, "keys": []} for name in names]
-    variables = {"users_accounts": accounts, "__users_key": "^ssh-"}
-    playbook, hosts = local_play(tmp_path, [check], vars=variables)
+    accounts = [{"name": name, "keys": [key]} for name in names]
+    files = [str(ROOT / "roles/users/vars/main.yml")]
+    playbook, hosts = local_play(
+        tmp_path, [check], vars={"users_accounts": accounts}, vars_files=files
+    )
 
     result = play(dict(os.environ), playbook, inventory=hosts)
 

@@ -1,8 +1,6 @@
-"""User accounts on the workers: users in ``users_accounts``, invalid entries, removed users."""
+"""User accounts on the workers: listed users, accounts of others, and removed users."""
 
 import json
-
-import pytest
 
 ADA = {"name": "ada", "keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBm ada@home"], "sudo": True}
 
@@ -26,24 +24,10 @@ def test_a_listed_user_has_only_the_listed_keys(leader, play):
         assert "NOPASSWD: ALL" in leader.check_output("sudo -l -U ada")
 
 
-@pytest.mark.parametrize(
-    ("user", "error"),
-    [
-        (
-            {"name": "root", "keys": []},
-            "is not a valid user name, is listed more than once, or has a key",
-        ),
-        (
-            {"name": "eve", "keys": ["AAAA"]},
-            "is not a valid user name, is listed more than once, or has a key",
-        ),
-        ({"name": "daemon", "keys": []}, "the user daemon exists, but tpufleet did not"),
-    ],
-)
-def test_an_invalid_entry_is_refused(user, error, play):
-    done = play(*accounts(user))
+def test_an_account_that_tpufleet_did_not_create_is_refused(play):
+    done = play(*accounts({"name": "daemon", "keys": []}))
     assert done.returncode != 0
-    assert error in " ".join(done.stdout.split())
+    assert "the user daemon exists, but tpufleet did not" in " ".join(done.stdout.split())
 
 
 def test_a_user_removed_from_the_list_loses_account_and_sudo_but_not_the_home(leader, play):
