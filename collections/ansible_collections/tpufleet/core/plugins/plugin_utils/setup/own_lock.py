@@ -192,8 +192,9 @@ def lock_text(sources: Sources, lock: Path, env: Mapping[str, str], upgrade: boo
         try:
             Requirement(extra)
         except InvalidRequirement as error:
+            reason = str(error).splitlines()[0]
             raise LockError(
-                f"worker_extras: {extra!r:.80} is not a requirement ({_first_line(error)}). Use "
+                f"worker_extras: {extra!r:.80} is not a requirement ({reason}). Use "
                 "names of packages: ansible-playbook setup.yml -e worker_extras=wandb,datasets"
             ) from None
     digest = sources.digest()
@@ -242,15 +243,10 @@ def _compile(sources: Sources, output: Path, env: Mapping[str, str], upgrade: bo
     if result.returncode:
         reason = failed_steps(without_secrets(result.stderr, variables))
         raise LockError(
-            f"{sources.file}: cannot be locked ({reason}). {_fix(reason)}, then run: "
-            f"ansible-playbook setup.yml {sources.option()}"
+            f"{sources.file}: cannot be locked ({reason}). Fix it, or build missing wheels for "
+            "jax_own_wheels (docs/setup.md), then run: ansible-playbook setup.yml "
+            f"{sources.option()}"
         )
-
-
-def _fix(reason: str) -> str:
-    if "no usable wheels" in reason:
-        return "Build a wheel for jax_own_wheels (docs/setup.md)"
-    return "Fix it"
 
 
 def _without_hash(lock: str) -> list[str]:
@@ -274,7 +270,3 @@ def _texts(path: Path, visited: set[Path]) -> Iterator[str]:
         nested = path.parent / include["file"]
         if "://" not in include["file"] and nested.resolve() not in visited:
             yield from _texts(nested, visited)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
