@@ -208,14 +208,10 @@ class DisturbedRun:
         self.passes.append(played.output)
         return played.code
 
-    def begin_watch(self) -> subprocess.Popen:
-        """Start watch.yml in the background, as another controller would."""
-        return self.begin("playbooks/watch.yml")
-
-    def begin(self, *arguments: str) -> subprocess.Popen:
-        """Start a playbook in the background."""
+    def begin(self, playbook: str = "playbooks/watch.yml", *arguments: str) -> subprocess.Popen:
+        """Start a playbook in the background, as another controller would."""
         return subprocess.Popen(
-            ["ansible-playbook", *arguments],
+            ["ansible-playbook", playbook, *arguments],
             cwd=PROJECT_ROOT,
             env=self.fleet.environment(),
             stdin=subprocess.DEVNULL,

@@ -276,12 +276,12 @@ def _not_shared(run: DisturbedRun) -> None:
 def _controller_killed(run: DisturbedRun) -> None:
     offset = len(run.watch_log())
     run.signal_trainer("KILL", f"{TPU}-w1")
-    controller = run.begin_watch()
+    controller = run.begin()
     has_launched = lambda: "$ ansible-playbook train.yml" in run.watch_log(offset)  # noqa: E731
     while not has_launched() and controller.poll() is None:
         time.sleep(0.1)
         if controller.poll() is not None and not has_launched():
-            controller = run.begin_watch()
+            controller = run.begin()
     time.sleep(2)
     kill_tree(controller.pid)
     controller.wait()
@@ -291,7 +291,7 @@ def _two_controllers(run: DisturbedRun) -> None:
     run.signal_trainer("KILL", f"{TPU}-w1")
     before = run.attempt()
     for _ in range(3):
-        controllers = [run.begin_watch(), run.begin_watch()]
+        controllers = [run.begin(), run.begin()]
         for controller in controllers:
             controller.wait()
         if run.attempt() > before:

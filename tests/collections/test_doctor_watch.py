@@ -1,5 +1,7 @@
 """What doctor reports about the watch, from its heartbeat and this computer's timer."""
 
+import re
+
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import doctor
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
@@ -62,17 +64,21 @@ def test_without_a_timer_here_the_watch_of_another_controller_is_shown():
     assert (finding.state, "last pass 40 s ago on there" in finding.message) == (OK, True)
 
 
-def test_status_and_doctor_show_the_last_pass(local_api):
+def test_status_and_doctor_show_the_last_pass_and_change_nothing(local_api):
     failed = Heartbeat("server", 1_700_000_000.0, 3.0, PassOutcome.FAILED, "no API")
     write_heartbeat(str(local_api.state / "fleet"), failed, {})
 
+    local_api.ready("old")
+
     status = flat(play(environment_of(local_api), "playbooks/status.yml"))
-    doctor = flat(play(environment_of(local_api), "playbooks/doctor.yml"))
+    doctor = flat(play(environment_of(local_api), "playbooks/doctor.yml", "-e", "bucket="))
 
     assert "watch: last pass" in status
     assert "ago on server, failed: no API" in status
     where = "not scheduled on this computer for this inventory"
     assert f"watch: {where}; last pass" in doctor
+    assert "quota: v4 on demand in us-central2-b: 8 chips in use" in doctor
+    assert not re.search(r" request (PATCH|PUT|DELETE) ", local_api.log())
 
 
 @pytest.mark.parametrize(("project", "is_own"), [("/project", True), ("/other", False), ("", True)])

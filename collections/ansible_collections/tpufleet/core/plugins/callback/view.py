@@ -41,6 +41,7 @@ requirements:
 
 import os
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -278,7 +279,7 @@ class CallbackModule(Default):
     def _end_task(self) -> None:
         ended, self._tally = self._tally, None
         if ended and not self._is_default_view:
-            for outcome, (label, task, hosts) in ended.lines(self._is_check_mode):
+            for outcome, label, task, hosts in ended.lines(self._is_check_mode):
                 self._print_change(outcome, label, task, hosts)
             for text, hosts in self._warnings.items():
                 prefix = f"{folded(hosts)}: " if hosts else ""
@@ -314,11 +315,7 @@ class CallbackModule(Default):
             # the result.
             self._handle_warnings(result.result)
             first_line = (text.splitlines() or [""])[0]
-            shortened = (
-                first_line
-                if len(first_line) <= _MAX_ERROR_CHARS
-                else first_line[: _MAX_ERROR_CHARS - 1] + "…"
-            )
+            shortened = textwrap.shorten(first_line, _MAX_ERROR_CHARS, placeholder=" …")
             self._print_line(f"  {outcome:<8}  {task}  {host}: {shortened}", constants.COLOR_ERROR)
 
     def _store_warnings(self, result: Any) -> None:

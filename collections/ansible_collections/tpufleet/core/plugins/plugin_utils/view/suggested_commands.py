@@ -14,16 +14,14 @@ from typing import Any
 
 from ansible.parsing.splitter import parse_kv
 
-#: Extra variables that select the fleet. Only these, and files of variables (``-e @FILE``), are
-#: added to suggested commands.
-FLEET_VARIABLES = ("fleet_state",)
 _PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
 
 
 def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
     """Return the shell-quoted options that select the fleet of this ansible-playbook call.
 
-    ``arguments`` are Ansible's ``context.CLIARGS``. ``default_inventory`` has the inventories that
+    These are the inventories, files of variables (``-e @FILE``) and ``fleet_state``. ``arguments``
+    are Ansible's ``context.CLIARGS``. ``default_inventory`` has the inventories that
     Ansible uses without ``-i``; for these no option is needed.
     """
     options: list[str] = []
@@ -34,14 +32,10 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
     for extra_vars in map(str, arguments.get("extra_vars") or ()):
         if extra_vars.startswith("@"):
             options += ["-e", extra_vars]
-        elif not extra_vars.startswith(("{", "[")):
-            variables = parse_kv(extra_vars)
-            options += [
-                argument
-                for name in FLEET_VARIABLES
-                if name in variables
-                for argument in ("-e", f"{name}={shlex.quote(str(variables[name]))}")
-            ]
+        elif extra_vars.startswith(("{", "[")):
+            continue
+        elif fleet_state := parse_kv(extra_vars).get("fleet_state"):
+            options += ["-e", f"fleet_state={shlex.quote(str(fleet_state))}"]
     return shlex.join(options)
 
 

@@ -42,12 +42,11 @@ class TaskTally:
     items: list[str] = field(default_factory=list)
     progress: dict[str, str] = field(default_factory=dict)
 
-    def lines(self, check: bool) -> list[tuple[str, tuple[str, str, str]]]:
-        """Return the lines to print when the task has ended, for changes and ignored errors.
+    def lines(self, check: bool) -> list[tuple[str, str, str, str]]:
+        """Return what to print of changes and ignored errors when the task has ended.
 
-        Each line is (outcome, (label, task, hosts)), of which the three inner texts are printed:
-        ``label`` describes the outcome, and ``hosts`` names the hosts that have it. ``check`` is
-        whether Ansible is in check mode.
+        Each line is (outcome, label, task, hosts): ``label`` describes the outcome, and ``hosts``
+        names the hosts that have it. ``check`` is whether Ansible is in check mode.
         """
         kinds = (
             (CHANGED, "would change" if check else CHANGED, f"{self.name}{self._item_text()}"),
@@ -59,7 +58,7 @@ class TaskTally:
                 host for host, host_outcome in self.outcomes.items() if host_outcome == outcome
             ]
             if hosts:
-                lines.append((outcome, (label, task, folded(hosts))))
+                lines.append((outcome, label, task, folded(hosts)))
         return lines
 
     def _item_text(self) -> str:
