@@ -96,14 +96,9 @@ class Loss:
         )
 
 
-def machines_seconds(log: str) -> float:
-    """Return the total seconds that create.yml and setup.yml took according to the watch's log."""
-    return float(sum(int(match[1]) for match in MACHINES.finditer(log)))
-
-
-def launch_seconds(log: str) -> float:
-    """Return the total seconds of launches in the watch's log."""
-    return float(sum(int(match[1]) for match in LAUNCHES.finditer(log)))
+def logged_seconds(playbooks: re.Pattern[str], log: str) -> float:
+    """Return the total seconds that playbooks (MACHINES, LAUNCHES) took in the watch's log."""
+    return float(sum(int(match[1]) for match in playbooks.finditer(log)))
 
 
 def first_line_at(log: str) -> float:
@@ -165,8 +160,8 @@ def cost(
         first_step=min(step for step, at in finished_at.items() if at > last),
         down_s=finished_at[best + 1] - last,
         noticed_s=max(0.0, first_line_at(log) - last),
-        machines_s=machines_seconds(log),
-        launch_s=launch_seconds(log),
+        machines_s=logged_seconds(MACHINES, log),
+        launch_s=logged_seconds(LAUNCHES, log),
         repeated_steps=repeated_steps,
     )
 

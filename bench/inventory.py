@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,6 @@ class Fleet:
             for number in range(self.tpus)
             if self.zones[number % len(self.zones)] == zone
         ]
-
-    def aliases(self) -> Iterator[str]:
-        """Yield the name that each worker has in the known_hosts file."""
-        for number in range(self.tpus):
-            for worker in range(self.workers_per_tpu):
-                yield f"{_id(number)}-w{worker}"
 
     def _node(self, number: int, zone: str) -> dict[str, Any]:
         ends = [
@@ -141,10 +135,6 @@ class Cloud:
         self._nodes = {zone: fleet.nodes(zone) for zone in fleet.zones}
         self._nodes["-"] = [node for nodes in self._nodes.values() for node in nodes]
 
-    def start_counting(self) -> None:
-        """Set the counters of requests to 0."""
-        self.lists = self.others = self.pages_needed = 0
-
     def __call__(self, request: Request) -> Reply:
         """Return a page of nodes, or HTTP 503 for a request that ``failures`` makes fail."""
         if request.method != "GET" or not request.path.endswith("/nodes"):
@@ -180,7 +170,13 @@ class Bench:
         self.cloud = Cloud(fleet)
         api.handler = self.cloud
         known_hosts = folder / "known_hosts"
-        known_hosts.write_text("".join(f"{name} {_ED25519} {_KEY}\n" for name in fleet.aliases()))
+        known_hosts.write_text(
+            "".join(
+                f"{_id(number)}-w{worker} {_ED25519} {_KEY}\n"
+                for number in range(fleet.tpus)
+                for worker in range(fleet.workers_per_tpu)
+            )
+        )
         config = {
             "plugin": "tpufleet.core.tpu",
             **api.api,
@@ -195,9 +191,10 @@ class Bench:
         self.plugin.write_text(yaml.safe_dump(config))
         self._home = folder
         first = self.list(self.plugin)
-        written = _static(json.loads(first.output))
-        self.static.write_text(yaml.dump(written, Dumper=_dumper(), sort_keys=False))
-        self.refuse_difference(first, self.list(self.static))
+        static = _static(json.loads(first.output))
+        self.static.write_text(yaml.dump(static, Dumper=yaml.CSafeDumper, sort_keys=False))
+        if _sorted_listing(first) != _sorted_listing(self.list(self.static)):
+            raise SystemExit("the two listings differ, so the figures are not comparable")
 
     def list(self, inventory: Path) -> Cost:
         """Run ``ansible-inventory --list`` on an inventory."""
@@ -211,11 +208,6 @@ class Bench:
             "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
         }
         return measured([tool, "-i", str(inventory), "--list"], env)
-
-    def refuse_difference(self, first: Cost, second: Cost) -> None:
-        """Exit with an error if two listings differ."""
-        if _sorted_listing(first) != _sorted_listing(second):
-            raise SystemExit("the two listings differ, so the figures are not comparable")
 
 
 # A process inherits the peak memory of the process that forked it, so a small process starts the
@@ -280,28 +272,6 @@ def _static(listing: dict[str, Any]) -> dict[str, Any]:
     return {"all": {"vars": shared, "hosts": own, "children": groups}}
 
 
-def _dumper() -> Any:
-    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-
-def alternating(rounds: int, *functions: Callable[[], Cost]) -> list[list[Cost]]:
-    """Call the functions one after the other, ``rounds`` times; return the costs of each.
-
-    The functions alternate, so that a slow phase of the machine affects all of them.
-    """
-    costs: list[list[Cost]] = [[] for _ in functions]
-    for _ in range(rounds):
-        for function_costs, function in zip(costs, functions, strict=True):
-            function_costs.append(function())
-    return costs
-
-
-def print_line(text: str = "") -> None:
-    """Print a line and flush it."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     """Compare the plugin with the static file; return ratio, difference and the plugin's peak MiB.
 
@@ -309,37 +279,33 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     the rounds of the plugin's time minus the file's, in seconds. The fastest runs are printed too:
     if they differ much from the medians, the machine was busy.
     """
-    bench.cloud.start_counting()
-    plugin, static = alternating(
-        rounds, lambda: bench.list(bench.plugin), lambda: bench.list(bench.static)
-    )
+    bench.cloud.lists = bench.cloud.others = bench.cloud.pages_needed = 0
+    plugin, static = [], []
+    for _ in range(rounds):
+        # Alternate, so that a slow phase of the machine affects both.
+        plugin.append(bench.list(bench.plugin))
+        static.append(bench.list(bench.static))
     lists, pages = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds
     fleet = bench.fleet
-    print_line(
-        f"{fleet.tpus} TPUs, {fleet.workers} workers, {len(fleet.zones)} zones, {rounds} rounds"
-    )
+    print(f"{fleet.tpus} TPUs, {fleet.workers} workers, {len(fleet.zones)} zones, {rounds} rounds")
     medians, minima = [], []
     for name, costs in (("plugin", plugin), ("static YAML", static)):
         seconds = [cost.seconds for cost in costs]
         medians.append(statistics.median(seconds))
         minima.append(min(seconds))
         peak = max(cost.mib for cost in costs)
-        print_line(
-            f"  {name:<12} {medians[-1]:6.2f} s (minimum {minima[-1]:.2f})  peak {peak:4.0f} MiB"
-        )
+        print(f"  {name:<12} {medians[-1]:6.2f} s (minimum {minima[-1]:.2f})  peak {peak:4.0f} MiB")
     ratio = medians[0] / medians[1]
     pairs = zip(plugin, static, strict=True)
     difference = statistics.median(
         plugin_cost.seconds - static_cost.seconds for plugin_cost, static_cost in pairs
     )
-    print_line(
+    print(
         f"  ratio        {ratio:6.2f}    difference {difference:+.2f} s "
         f"(of the fastest runs {minima[0] - minima[1]:+.2f} s)"
     )
     others = bench.cloud.others / rounds
-    print_line(
-        f"  requests     per listing: {lists:g} lists for {pages:g} pages and {others:g} others"
-    )
+    print(f"  requests     per listing: {lists:g} lists for {pages:g} pages and {others:g} others")
     return ratio, difference, max(cost.mib for cost in plugin)
 
 
@@ -349,7 +315,7 @@ def fails_twice(bench: Bench) -> bool:
     bench.cloud.failures[bench.fleet.zones[0]] = 2
     retried = bench.list(bench.plugin)
     same = expected.output == retried.output and not bench.cloud.failures[bench.fleet.zones[0]]
-    print_line(f"  a page that fails with 503 twice: {'same listing' if same else 'OTHER LISTING'}")
+    print(f"  a page that fails with 503 twice: {'same listing' if same else 'OTHER LISTING'}")
     return same
 
 
@@ -359,7 +325,7 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
     ``folder`` is for gcloud's files.
     """
     if not shutil.which("gcloud"):
-        print_line("  gcloud is not installed, so its listing is not measured")
+        print("  gcloud is not installed, so its listing is not measured")
         return
     token = folder / "token"
     token.write_text(TOKEN)
@@ -369,10 +335,10 @@ def gcloud(api: ScriptedApi, fleet: Fleet, folder: Path) -> None:
     try:
         costs = [measured(command, env) for _ in range(3)]
     except SystemExit as exit_error:
-        print_line(f"  gcloud list: {exit_error}")
+        print(f"  gcloud list: {exit_error}")
         return
     seconds = statistics.median(cost.seconds for cost in costs)
-    print_line(f"  gcloud list  {seconds:6.2f} s  peak {max(cost.mib for cost in costs):4.0f} MiB")
+    print(f"  gcloud list  {seconds:6.2f} s  peak {max(cost.mib for cost in costs):4.0f} MiB")
 
 
 def main() -> int:
@@ -398,7 +364,7 @@ def main() -> int:
                 missed.append("the same listing although a page fails twice")
             gcloud(api, fleet, Path(folder))
     for target in missed:
-        print_line(f"missed: {target}")
+        print(f"missed: {target}")
     return 1 if missed else 0
 
 

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.setup import by_script
@@ -35,19 +34,6 @@ model: {layers: 2, heads: 4, width: 96, context: 64}
 checkpoint: {every: 40}
 sample: {length: 0}
 """
-
-
-@dataclass(frozen=True)
-class Outage:
-    """Seconds from a preemption to the end of the recovery, and how many of them the boot took."""
-
-    total: float
-    boot: float
-
-    @property
-    def beyond_boot(self) -> float:
-        """The seconds of the outage without the boot of the new TPU."""
-        return self.total - self.boot
 
 
 def main() -> int:
@@ -69,34 +55,30 @@ def main() -> int:
         wait_until(lambda: last_step(fleet) > 80)
         # Read the last step before the preemption, which deletes the metrics.
         before = last_step(fleet)
-        watch_outage = outage(cloud, lambda: by_watch(fleet, before))
-        show("watch", watch_outage)
-        show("script", outage(cloud, lambda: recreate(fleet, folder / "ssh_config")))
-    reached = watch_outage.beyond_boot <= TARGET_S
+        beyond_boot = outage("watch", cloud, lambda: by_watch(fleet, before))
+        outage("script", cloud, lambda: recreate(fleet, folder / "ssh_config"))
+    reached = beyond_boot <= TARGET_S
     print(f"target {TARGET_S:.0f} s beyond boot: {'reached' if reached else 'missed'}")
     return 0 if reached else 1
 
 
-def show(name: str, result: Outage) -> None:
-    """Print an outage; ``name`` is what recovered the TPU."""
-    print(
-        f"{name:<8}{result.total:6.0f} s   boot {result.boot:4.0f} s   "
-        f"beyond boot {result.beyond_boot:4.0f} s",
-        flush=True,
-    )
+def outage(name: str, cloud: LocalCloud, recover: Callable[[], float]) -> float:
+    """Preempt the TPU, call ``recover``, and return the seconds of the outage without the boot.
 
-
-def outage(cloud: LocalCloud, recover: Callable[[], float]) -> Outage:
-    """Preempt the TPU, call ``recover``, and return how long the outage and the new boot took.
-
-    ``recover`` returns the time at which the recovery ended (time.monotonic()).
+    Prints these seconds, the whole outage and the boot of the new TPU, after ``name``. ``recover``
+    returns the time at which the recovery ended (time.monotonic()).
     """
     client.request(cloud, "POST", f"/_localcloud/nodes/{TPU}:preempt")
     began = time.monotonic()
     with ThreadPoolExecutor() as pool:
-        boot = pool.submit(boot_s, cloud)
+        boot_result = pool.submit(boot_s, cloud)
         total = recover() - began
-        return Outage(total, boot.result())
+        boot = boot_result.result()
+    print(
+        f"{name:<8}{total:6.0f} s   boot {boot:4.0f} s   beyond boot {total - boot:4.0f} s",
+        flush=True,
+    )
+    return total - boot
 
 
 def boot_s(cloud: LocalCloud) -> float:

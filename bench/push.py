@@ -15,8 +15,8 @@ import os
 import random
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 from bench.counted_bytes import counted_bytes
@@ -56,14 +56,14 @@ def main() -> int:
     )
     args = parser.parse_args()
     rounds = []
-    with (
-        verbs_cloud(args.workers, args.cloud) as cloud,
-        bytes_out(cloud.addresses) as sent,
-        slow_uplink(cloud, args.uplink),
-    ):
-        for number in range(args.rounds):
-            rounds.append(one_round(cloud, sent, number))
-            compressed = (cloud.scratch / "code.tgz").stat().st_size
+    with verbs_cloud(args.workers, args.cloud) as cloud:
+        bridge = LocalCloud.of(cloud.name).bridge
+        uplink = limited_bandwidth([bridge], args.uplink) if args.uplink else nullcontext()
+        ssh = f"ip daddr {{ {', '.join(cloud.addresses)} }} tcp dport 22"
+        with counted_bytes("output priority 0", ssh) as sent, uplink:
+            for number in range(args.rounds):
+                rounds.append(one_round(cloud, sent, number))
+                compressed = (cloud.scratch / "code.tgz").stat().st_size
     scp, push = ([best(costs[side] for costs in rounds) for side in pair] for pair in SIDES)
     line = f", an uplink of {args.uplink} Mbit/s" if args.uplink else ""
     print(
@@ -128,18 +128,6 @@ def by_scp(cloud: VerbsCloud, code: Path) -> None:
         pack.add(code, arcname="code")
     cloud.on_all("scp", ["-q", str(packed), "@:bench-code.tgz"])
     cloud.on_all("ssh", ["@", f"mkdir -p {directory} && tar xzf bench-code.tgz -C {directory}"])
-
-
-def slow_uplink(cloud: VerbsCloud, megabits: int | None) -> AbstractContextManager[None]:
-    """Limit the bandwidth from this computer to the machines, unless ``megabits`` is None."""
-    if megabits is None:
-        return nullcontext()
-    return limited_bandwidth([LocalCloud.of(cloud.name).bridge], megabits)
-
-
-def bytes_out(addresses: Sequence[str]) -> AbstractContextManager[Callable[[], int]]:
-    """Count the bytes that this computer sends to port 22 (ssh) of the addresses."""
-    return counted_bytes("output priority 0", f"ip daddr {{ {', '.join(addresses)} }} tcp dport 22")
 
 
 def measured(sent, action) -> tuple[float, int]:

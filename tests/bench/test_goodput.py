@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from bench.goodput import (
+    LAUNCHES,
+    MACHINES,
     cost,
     counted_seconds,
     first_line_at,
-    launch_seconds,
-    machines_seconds,
+    logged_seconds,
     report,
 )
 
@@ -26,8 +27,8 @@ LOG = """
 
 
 def test_machine_seconds_from_the_watchs_log_exclude_launches():
-    assert machines_seconds(LOG) == 74 + 719 + 7
-    assert launch_seconds(LOG) == 53
+    assert logged_seconds(MACHINES, LOG) == 74 + 719 + 7
+    assert logged_seconds(LAUNCHES, LOG) == 53
 
 
 def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
