@@ -163,13 +163,6 @@ def test_a_wrong_zone_is_named_with_its_file_and_similar_zones():
     assert "moon-1-a (fleet.yml)" in findings[1].message
 
 
-def test_no_zone_is_proposed_if_the_project_has_none():
-    [finding] = doctor_cloud.zone_findings(Reply(200, {"locations": []}), ZONES, [])
-    assert (
-        finding.fix == "set another project in tpu.yml, because this project has no zone with TPUs"
-    )
-
-
 def test_an_api_that_does_not_answer_is_reported_once(scripted):
     scripted.handler = lambda _: Drop()
     findings = doctor_cloud.cloud_findings(ApiSettings.of(scripted.api), ["-"], [])

@@ -144,7 +144,7 @@ def zone_findings(reply: Reply, zones: Sequence[str], fleet_zones: Iterable[str]
         problem(
             "zones",
             f"{zone} ({requested[zone]}) has no TPUs for this project",
-            _zone_fix(zone, available, requested[zone]),
+            f"set a zone in {requested[zone]}: {closest_names(zone, available)}",
         )
         for zone in missing
     ]
@@ -173,12 +173,6 @@ def _renewal_fix(settings: ApiSettings) -> str:
 
 def _enable_command(settings: ApiSettings, service: str) -> str:
     return f"gcloud services enable {_SERVICES[service]} --project={settings.project}"
-
-
-def _zone_fix(zone: str, available: set[str], file: str) -> str:
-    if not available:
-        return "set another project in tpu.yml, because this project has no zone with TPUs"
-    return f"set a zone in {file}: {closest_names(zone, available)}"
 
 
 def _unknown_findings(reason: str, excluded: Sequence[str] = ()) -> list[Finding]:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .report_view import RunView
 
@@ -43,11 +44,8 @@ def sweeps(views: Sequence[RunView]) -> list[Sweep]:
 
 def _common_name(views: Sequence[RunView]) -> str:
     """Return the common start of the runs' names, up to a separator: ``lr`` for lr-10 and lr-11."""
-    first, last = min(view.name for view in views), max(view.name for view in views)
-    pairs = zip(first, last, strict=False)
-    common_length = next(
-        (index for index, (first_char, last_char) in enumerate(pairs) if first_char != last_char),
-        len(first),
-    )
-    match = re.match(r"(.*)[-_.]", first[:common_length])
+    columns = zip(*(view.name for view in views), strict=False)
+    equal = takewhile(lambda characters: len(set(characters)) == 1, columns)
+    common_start = "".join(characters[0] for characters in equal)
+    match = re.match(r"(.*)[-_.]", common_start)
     return match[1] if match else ""
