@@ -1,7 +1,8 @@
 """Cases of bad input to runs: configs, names, sweeps, commands, schedules, checkpoints, workers.
 
 Two mistakes are missing here because they cause no error: a wrapper that ignores SIGTERM
-(tests/journey/test_kill.py) and an interval shorter than the playbook (test_run_schedule.py).
+(tests/journey/test_kill.py), and an interval shorter than the playbook
+(tests/collections/test_run_schedule_timers.py).
 """
 
 import subprocess
