@@ -322,14 +322,6 @@ def test_a_crontab_line_runs_the_playbook_in_the_project_with_inventory_and_envi
 
 
 @by_cron
-def test_a_delete_is_never_written_to_a_crontab(controller):
-    before = controller.content()
-    result = controller.ask(**DELETE, zone="us-central2-b", node_id="1")
-    assert "needs systemd" in result["msg"]
-    assert controller.content() == before
-
-
-@by_cron
 def test_a_crontab_that_cannot_be_read_is_not_overwritten(controller):
     before = controller.content()
     controller.table.with_name("table.broken").touch()

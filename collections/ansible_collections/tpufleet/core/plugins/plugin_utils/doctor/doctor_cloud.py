@@ -33,11 +33,8 @@ def cloud_findings(
     """Check credentials, clock, API, project and zones.
 
     Checks that are impossible, for instance without credentials, are reported as unknown.
-
-    Args:
-        settings: the API's address, the project and the credentials.
-        zones: the zones that the inventory lists (``-``: all).
-        fleet_zones: the zones in the fleet file.
+    ``zones`` are those that the inventory lists (``-``: all), ``fleet_zones`` those of the fleet
+    file.
     """
     try:
         session = settings.open_session(settings.address)

@@ -103,12 +103,7 @@ def quota_findings(
 ) -> list[Finding]:
     """Check the quota in use, and find queued resources that hold quota but create no TPU.
 
-    Args:
-        source: lists the TPUs and queued resources of the project.
-        settings: the project, for the link to its quota page.
-        fleet: the TPUs of the fleet file.
-        zones: the zones that the inventory lists (``-``: all).
-        today: the current date.
+    ``zones`` are those that the inventory lists (``-``: all).
     """
     try:
         observed = match(fleet, list_nodes(source, zones), zones)
@@ -152,10 +147,8 @@ def _limits_page(settings: ApiSettings) -> str:
 def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) -> list[Finding]:
     """Check that the bucket exists, is writable, and is in the region of the TPUs.
 
-    Args:
-        settings: the address of the Cloud Storage API and the credentials.
-        bucket: ``gs://NAME`` or ``gs://NAME/PREFIX``; empty if none is set.
-        zones: the zones of the TPUs.
+    ``bucket`` is a URL such as ``gs://NAME/PREFIX``, empty if none is set; ``zones`` are those of
+    the TPUs.
     """
     check = "bucket"
     if not bucket:
@@ -192,11 +185,8 @@ def bucket_reply_findings(
 ) -> Iterator[Finding]:
     """Check the bucket ``name``, according to the API's replies.
 
-    Args:
-        metadata: the reply with the bucket's metadata.
-        permissions: the reply with the permissions that the credentials have for the bucket.
-        zones: the zones of the TPUs.
-        emulated: whether an emulator of Cloud Storage replied, which may not report permissions.
+    ``permissions`` is the reply with the permissions that the credentials have for the bucket. If
+    ``emulated``, an emulator of Cloud Storage replied, which may not report permissions.
     """
     check = "bucket"
     url = f"gs://{name}"

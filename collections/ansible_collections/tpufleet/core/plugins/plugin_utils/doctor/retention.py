@@ -27,11 +27,7 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
     """Check that the bucket has a lifecycle rule that deletes output after ``outputs_days``.
 
     Returns no finding if the bucket can't be read, or is in an emulator, which has no lifecycle.
-
-    Args:
-        settings: the address of the Cloud Storage API and the credentials.
-        location: the variable ``outputs_location``, a bucket's URL or a directory.
-        days: the variable ``outputs_days``.
+    ``location`` is the variable ``outputs_location``, a bucket's URL or a directory.
     """
     if not location.startswith(SCHEME) or settings.storage_address != GOOGLE_STORAGE:
         return []
@@ -49,10 +45,8 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
 def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: object) -> Finding:
     """Check that a bucket has a lifecycle rule that deletes output after ``outputs_days``.
 
-    Args:
-        bucket_url: the location of the stored output.
-        bucket: the bucket's metadata, as the Cloud Storage API returns it.
-        days: the variable ``outputs_days``; 0 means that output is never deleted.
+    ``bucket_url`` is the location of the output, ``bucket`` the bucket's metadata as the Cloud
+    Storage API returns it, and ``days`` the variable ``outputs_days``; 0 sets no limit.
     """
     text = str(days)
     if not text.isdecimal() or int(text) > MAX_DAYS:

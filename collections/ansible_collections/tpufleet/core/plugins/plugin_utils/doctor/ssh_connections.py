@@ -58,12 +58,8 @@ def connection_findings(
 ) -> Iterator[Finding]:
     """Check the connection to each worker.
 
-    With IAP no port is checked, since each check would need its own tunnel.
-
-    Args:
-        connections: the ssh connections of the READY workers.
-        address: the inventory option ``address``: external, internal or iap.
-        known: the aliases that have a key in the known_hosts file.
+    With IAP no port is checked, since each check would need its own tunnel. ``address`` is the
+    inventory option (external, internal or iap), ``known`` has the aliases with a known host key.
     """
     if not connections:
         yield ok("ssh", f"no worker is READY (address: {address})")

@@ -25,12 +25,9 @@ def doctor_summary(
 ) -> dict[str, Any]:
     """Return ``lines`` for users, the ``verdict`` (the last line), and the ``count`` of problems.
 
-    Args:
-        controller_result: the result of tpufleet.core.doctor on the controller.
-        worker_results: the results of doctor_worker, by worker.
-        tpu: the TPU that the user asked to check, or empty.
-        hostvars: each host's inventory variables.
-        foreign: the workers of TPUs that do not belong to this fleet.
+    ``controller_result`` is that of the action doctor, ``worker_results`` has those of the module
+    doctor_worker by worker, ``tpu`` is the TPU that the user asked to check (or empty), and
+    ``foreign`` are the workers of TPUs that do not belong to this fleet.
     """
     findings = [
         *from_dicts(controller_result["findings"]),

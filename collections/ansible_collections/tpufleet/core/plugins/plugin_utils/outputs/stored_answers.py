@@ -18,10 +18,7 @@ def stored_answers(
 ) -> dict[str, Answer]:
     """Return a result like that of the module run_info for each worker of the last attempt.
 
-    Args:
-        run: the name of the run.
-        summary: the summary of its stored output.
-        logs: the last lines of each process's log, by process id.
+    ``logs`` has the last lines of each process's log, by process id.
     """
     if not summary.attempts:
         return {}

@@ -187,12 +187,8 @@ class OwnSteps:
     def add(self, step: float, time: float, save: float, start: float) -> None:
         """Add a step, unless its time is invalid or earlier than the time of the previous step.
 
-        Args:
-            step: the number of the step.
-            time: when it ended, in unix seconds.
-            save: the seconds that training waited for a checkpoint to be saved; may be NaN.
-            start: for the first step, the seconds from the start of the trainer to the step's end;
-                NaN for other steps.
+        ``time`` is when it ended, in unix seconds. ``save`` is how many seconds training waited for
+        a checkpoint, ``start`` how many passed from the trainer's start; each is NaN if unknown.
         """
         if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MAX_SECONDS:
             if not self.steps:

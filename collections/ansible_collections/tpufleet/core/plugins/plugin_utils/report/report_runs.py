@@ -85,14 +85,10 @@ def attempts_of(
     now: float,
     is_active: bool = False,
 ) -> list[Attempt]:
-    """Return the attempts of a run, from its record and its stored output.
+    """Return the attempts of a run, from its stored output and the events of its record.
 
-    Args:
-        record: the run record; it also has launches whose workers stored no output.
-        events: the events in the record's history.
-        output: the summary of the stored output.
-        now: unix seconds.
-        is_active: whether the last attempt has not ended.
+    The record also has launches whose workers stored no output. ``now`` is in unix seconds, and
+    ``is_active`` is whether the last attempt has not ended.
     """
     stored = {attempt.number: attempt for attempt in output.attempts}
     start_by_attempt = {number: time for number, time in launch_times(record).items() if number > 0}
@@ -123,12 +119,8 @@ def _ended(
 ) -> Attempt:
     """Return what the report shows of an attempt that has ended.
 
-    Args:
-        output: the summary of the attempt's stored output.
-        start: when it began, in unix seconds.
-        next_start: when the next attempt began, in unix seconds; None for the last attempt.
-        event: the first event after the start that may have ended the attempt; None if there is
-            none.
+    ``next_start`` is when the next attempt began, None for the last attempt. ``event`` is the first
+    one that may have ended the attempt.
     """
     statuses = [process.status("", output.number) for process in output.processes]
     status = deciding_process(statuses) if statuses else None
@@ -161,14 +153,9 @@ def run_view(
 ) -> RunView:
     """Return what the report shows of a run.
 
-    Args:
-        run: the name of the run.
-        record: its run record.
-        live: what run_info returned about the run, by worker; empty if its TPU is gone.
-        output: the summary of its stored output, which also has the run's status if ``live`` is
-            empty.
-        tpu_state: the state of its TPU in the inventory.
-        now: unix seconds.
+    ``live`` is what run_info returned about the run, by worker. If it is empty because the TPU is
+    gone, the status comes from the stored ``output``. ``tpu_state`` is the state of the TPU in the
+    inventory, and ``now`` is in unix seconds.
     """
     events = events_of(record)
     answers = live or {
@@ -251,16 +238,10 @@ def run_views(
 ) -> list[RunView]:
     """Return the views of all runs that have a record or files on a worker.
 
-    The most recently changed run is first.
-
-    Args:
-        records: the run records, by run.
-        answers: the results of run_info, by worker.
-        outputs: the stored output, by run.
-        tpu_states: the state of each TPU in the inventory, by name.
-        now: unix seconds.
-        only: the name of the only run to return; empty for all runs.
-        is_listed: returns whether the inventory has listed the TPUs of a zone.
+    The most recently changed run is first. ``answers`` has the results of run_info by worker,
+    ``tpu_states`` the state of each TPU in the inventory by name. ``now`` is in unix seconds,
+    ``only`` is the name of the only run to return (empty for all), and ``is_listed`` returns
+    whether the inventory has listed the TPUs of a zone.
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():

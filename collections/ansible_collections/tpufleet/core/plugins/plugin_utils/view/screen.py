@@ -39,15 +39,12 @@ class Screen:
         """Replace the methods ``display`` and ``prompt_until`` of Ansible's display.
 
         Args:
-            display: Ansible's display object.
             terminal: the stream to draw on; None for a pipe or a file.
-            live_lines: takes a monotonic time and returns the lines of the live block; without
-                lines, no block is shown.
+            live_lines: takes a monotonic time and returns the lines of the live block, if any.
             brief_progress: takes a monotonic time and returns two texts for output without a
-                terminal: the task, which begins a line, and the task's progress, which is appended
-                to this line. If it returns None, the ``live_lines`` are printed instead.
-            store_progress: stores a progress message for ``live_lines``; returns False if no task
-                runs.
+                terminal: the task, which begins a line, and the progress, which is appended to it.
+                If it returns None, the ``live_lines`` are printed instead.
+            store_progress: stores a progress message; returns False if no task runs.
         """
         self._original_display, self._original_prompt = display.display, display.prompt_until
         self._live_lines = live_lines
