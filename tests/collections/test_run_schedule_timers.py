@@ -26,7 +26,7 @@ from ansible_collections.tpufleet.core.plugins.modules import run_schedule
 TOOLS = {
     "systemctl": """#!/bin/sh
 echo "$*" >> "{folder}/log"
-[ "$1" = list-timers ] || exit 0
+[ "$*" = "list-timers --all --full --no-pager tpufleet-do-*" ] || exit 0
 printf 'NEXT UNIT  \\n\\nsoon tpufleet-do-watch.timer\\n1 listed.\\n'
 """,
     "systemd-analyze": """#!/bin/sh
@@ -200,6 +200,7 @@ def test_a_timer_is_enabled_stopped_before_a_change_and_disabled(controller):
     controller.asked()
     created = controller.ask(**WATCH)
     units = controller.content()
+    assert created["lines"] == ["NEXT UNIT", f"soon {NAME}.timer"]
     assert created["diff"]["after"] == units[f"{NAME}.service"] + units[f"{NAME}.timer"]
     enable = ["daemon-reload", f"enable --now {NAME}.timer"]
     assert controller.asked() == enable
