@@ -8,6 +8,7 @@ import pytest
 from localcloud.api.database import Database
 from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import LocalApi
+from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 
 class _RollBackError(Exception):
@@ -30,6 +31,23 @@ def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManage
 
     yield context
     database.close()
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
+    """A local cloud's API that a module's tests share, because they change nothing."""
+    api = LocalApi(tmp_path_factory.mktemp("shared"))
+    yield api
+    api.halt()
+
+
+@pytest.fixture
+def full(tmp_path) -> Iterator[LocalApi]:
+    """A cloud that has addresses for only one v4-16; the node ``other`` uses them."""
+    api = LocalApi(tmp_path / "full", MachinesInMemory("10.77.0.0/30"))
+    api.ready("other", networkConfig={"enableExternalIps": True})
+    yield api
+    api.halt()
 
 
 @pytest.fixture

@@ -126,6 +126,13 @@ class LocalApi:
         assert response.status_code == 200, response.text
         return response.json()
 
+    def refused(self, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        """Send a request that must fail; return the error."""
+        response = self.call(verb, path, body, **query)
+        assert response.status_code >= 400, response.text
+        assert response.json()["error"]["code"] == response.status_code
+        return response.json()["error"]
+
     def create(self, node_id: str, zone: str = ZONE, **fields: Any) -> dict[str, Any]:
         """Request a node; return the operation."""
         path = f"locations/{zone}/nodes"
@@ -190,6 +197,16 @@ class LocalApi:
 
     def log(self) -> str:
         return (self.state / "server.log").read_text()
+
+
+def code_of(error: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the HTTP status and Google's status of an error."""
+    return error["code"], error["status"]
+
+
+def field_of(error: Mapping[str, Any]) -> str:
+    """Return the name of the field that an error complains about."""
+    return error["details"][0]["fieldViolations"][0]["field"]
 
 
 def wait_for(read, is_awaited=bool, *, timeout_s: float = 60.0):

@@ -1,7 +1,8 @@
 """Fake machines that record calls, for tests of the API."""
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
@@ -120,6 +121,16 @@ class MachinesInMemory:
         if failures:
             raise SweepError(failures)
         return unknown
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make each start of a machine wait until the end of the ``with`` block."""
+        self.hold = threading.Event()
+        self.reached_hold.clear()
+        try:
+            yield
+        finally:
+            self.hold.set()
 
     def power_fails(self) -> None:
         """Stop all machines but keep their disks, like a reboot of the computer."""

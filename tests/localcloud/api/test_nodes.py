@@ -1,12 +1,11 @@
 """Nodes are created, read, deleted and refused as in the Cloud TPU API v2."""
 
-import threading
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi
-from tests.localcloud.api.machines_in_memory import MachinesInMemory
+from tests.localcloud.api.local_api import NODE, ZONE, code_of, field_of
 
 NODES = f"locations/{ZONE}/nodes"
 NAME = f"projects/local-fleet/{NODES}/one"
@@ -25,26 +24,25 @@ def test_a_created_node_becomes_ready_with_an_endpoint_for_each_worker(local_api
     }
     assert (node["name"], node["state"], node["health"]) == (NAME, "READY", "HEALTHY")
     assert node["apiVersion"] == "V2"
-    assert node["acceleratorConfig"] == {"type": "V4", "topology": "2x2x2"}
     assert [point["ipAddress"] for point in node["networkEndpoints"]] == ["10.77.0.1", "10.77.0.2"]
     assert node["networkEndpoints"][1] == {
         "ipAddress": "10.77.0.2",
         "port": 8470,
         "accessConfig": {"externalIp": "10.77.0.2"},
     }
+    host_names = " ".join(sorted(local_api.machines.specs))
+    assert re.fullmatch(r"(t1v-n-[0-9a-f]{8})-w-0 \1-w-1", host_names)
 
 
 def test_a_node_in_creation_has_no_endpoints_and_no_health(local_api):
-    local_api.machines.hold = threading.Event()
-    operation = local_api.create("one")
+    with local_api.machines.held():
+        operation = local_api.create("one")
 
-    node = local_api.node("one")
-    assert node["state"] == "CREATING"
-    assert "networkEndpoints" not in node
-    assert "health" not in node
-    assert operation["done"] is False
-    assert local_api.get(f"/v2/{operation['name']}")["done"] is False
-    local_api.machines.hold.set()
+        node = local_api.node("one")
+        assert node["state"] == "CREATING"
+        assert not {"networkEndpoints", "health"} & set(node)
+        assert operation["done"] is False
+        assert local_api.get(f"/v2/{operation['name']}")["done"] is False
     local_api.ended(operation)
 
 
@@ -61,31 +59,31 @@ def test_a_node_in_creation_has_no_endpoints_and_no_health(local_api):
 def test_a_request_that_needs_a_created_node_is_refused_during_creation(
     local_api, verb, path, query
 ):
-    local_api.machines.hold = threading.Event()
-    operation = local_api.create("one")
+    with local_api.machines.held():
+        operation = local_api.create("one")
 
-    answer = local_api.call(verb, path.format(operation=operation["name"]), {}, **query)
+        error = local_api.refused(verb, path.format(operation=operation["name"]), {}, **query)
 
-    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "FAILED_PRECONDITION")
-    local_api.machines.hold.set()
+    assert code_of(error) == (400, "FAILED_PRECONDITION")
     assert "response" in local_api.ended(operation)
 
 
 def test_the_callers_fields_are_stored_and_output_only_fields_are_ignored(local_api):
+    fields = {
+        "labels": {"fleet": "demo-1_b", "größe": "ñ", "empty": ""},
+        "tags": ["tpu"],
+        "description": "first",
+    }
     node = local_api.ready(
         "one",
-        labels={"fleet": "demo"},
+        **fields,
         metadata={"ssh-keys": "ann:ssh-ed25519 AAAA"},
-        tags=["tpu"],
-        description="first",
         schedulingConfig={"spot": True, "preemptible": False},
         state="PREEMPTED",
         id="7",
     )
 
-    assert node["labels"] == {"fleet": "demo"}
-    assert node["tags"] == ["tpu"]
-    assert node["description"] == "first"
+    assert {key: node[key] for key in fields} == fields
     assert node["schedulingConfig"] == {"spot": True}
     assert node["state"] == "READY"
     assert node["id"] != "7"
@@ -93,46 +91,27 @@ def test_the_callers_fields_are_stored_and_output_only_fields_are_ignored(local_
     assert [spec.metadata["ssh-keys"] for spec in specs] == ["ann:ssh-ed25519 AAAA"] * 2
 
 
-def test_field_names_with_underscores_are_accepted(local_api):
-    answer = local_api.call(
-        "POST",
-        f"locations/{ZONE}/nodes",
-        {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"},
-        node_id="one",
-    )
-
-    assert local_api.ended(answer.json())["response"]["acceleratorType"] == "v4-8"
-
-
-def test_a_type_and_topology_select_the_accelerator_type(local_api):
+def test_names_may_have_underscores_and_a_topology_selects_the_accelerator_type(local_api):
     config = {"type": "V4", "topology": "2x2x2"}
+    body = {"accelerator_config": config, "runtime_version": "tpu-ubuntu2204-base"}
 
-    node = local_api.ready("one", acceleratorType="", acceleratorConfig=config)
+    operation = local_api.call("POST", NODES, body, node_id="one").json()
 
-    assert node["acceleratorType"] == "v4-16"
+    node = local_api.ended(operation)["response"]
+    assert (node["acceleratorType"], node["acceleratorConfig"]) == ("v4-16", config)
     assert len(node["networkEndpoints"]) == 2
 
 
-def test_machines_have_unique_host_names_in_googles_pattern(local_api):
-    local_api.ready("one")
-    local_api.ready("one", zone="us-central1-a")
-
-    names = sorted(local_api.machines.specs)
-    assert [name[-4:] for name in names] == ["-w-0", "-w-1"] * 2
-    assert {len(name) for name in names} == {len("t1v-n-01234567-w-0")}
-
-
 def test_a_node_deleted_during_creation_leaves_no_machine_and_is_deleted_only_once(local_api):
-    local_api.machines.hold = threading.Event()
-    creation = local_api.create("one")
-    assert local_api.machines.reached_hold.wait(20)
+    with local_api.machines.held():
+        creation = local_api.create("one")
+        assert local_api.machines.reached_hold.wait(20)
 
-    deletion = local_api.delete("one")
+        deletion = local_api.delete("one")
 
-    assert local_api.node("one")["state"] == "DELETING"
-    again = local_api.call("DELETE", f"{NODES}/one")
-    assert (again.status_code, again.json()["error"]["status"]) == (400, "FAILED_PRECONDITION")
-    local_api.machines.hold.set()
+        assert local_api.node("one")["state"] == "DELETING"
+        again = local_api.refused("DELETE", f"{NODES}/one")
+    assert code_of(again) == (400, "FAILED_PRECONDITION")
     assert "response" in local_api.ended(deletion)
     assert local_api.ended(creation)["error"]["code"] == 10
     assert local_api.machines.specs == {}
@@ -145,7 +124,7 @@ def test_a_machine_that_does_not_start_fails_the_operation_and_leaves_no_node(lo
 
     assert error["code"] == 13
     assert "would not start" in error["message"]
-    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
+    assert local_api.call("GET", f"{NODES}/one").status_code == 404
     assert local_api.machines.specs == {}
     assert local_api.ready("one")["state"] == "READY"
 
@@ -158,7 +137,7 @@ def test_a_failed_node_with_undeletable_machines_is_listed_until_a_delete_succee
     assert node["state"] == "TERMINATED"
     assert "would not delete" in node["healthDescription"]
     local_api.ended(local_api.delete("one"))
-    assert local_api.call("GET", f"locations/{ZONE}/nodes/one").status_code == 404
+    assert local_api.call("GET", f"{NODES}/one").status_code == 404
 
 
 def test_a_failed_delete_has_a_reason_and_a_second_one_deletes_the_node_and_machines(local_api):
@@ -176,31 +155,30 @@ def test_a_failed_delete_has_a_reason_and_a_second_one_deletes_the_node_and_mach
     assert local_api.machines.specs == {}
 
 
-def test_a_creation_without_free_addresses_fails_for_lack_of_capacity(tmp_path):
-    api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
-    api.ready("one")
-
-    error = api.ended(api.create("two"))["error"]
-    status = api.call("GET", f"locations/{ZONE}/nodes/two").status_code
-    api.halt()
+def test_a_creation_without_free_addresses_fails_for_lack_of_capacity(full):
+    error = full.ended(full.create("two"))["error"]
 
     assert error["code"] == 8
     assert f'no more capacity in the zone "{ZONE}"' in error["message"]
-    assert status == 404
+    assert full.call("GET", f"{NODES}/two").status_code == 404
+
+
+def create_at_once(api, *names):
+    """Request nodes with these names concurrently; return the responses."""
+    # One session per thread, because sessions of the library requests are not thread-safe.
+    sessions = [api.new_session() for _ in names]
+    url = f"{api.endpoint}/v2/projects/local-fleet/{NODES}"
+
+    def create(session, name):
+        return session.post(url, params={"nodeId": name}, json=NODE, timeout=20)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(create, sessions, names))
 
 
 def test_concurrent_creates_get_different_addresses_and_start_few_machines_in_parallel(local_api):
-    # One session per thread, because sessions of the library requests are not thread-safe.
-    sessions = [local_api.new_session() for _ in range(8)]
-    url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
-
-    def create(number):
-        query = {"nodeId": f"tpu-{number}"}
-        return sessions[number].post(url, params=query, json=NODE, timeout=20).json()
-
-    with ThreadPoolExecutor(8) as pool:
-        operations = list(pool.map(create, range(8)))
-    ended = [local_api.ended(operation) for operation in operations]
+    responses = create_at_once(local_api, *(f"tpu-{number}" for number in range(8)))
+    ended = [local_api.ended(response.json()) for response in responses]
 
     points = [point for operation in ended for point in operation["response"]["networkEndpoints"]]
     assert len({point["ipAddress"] for point in points}) == 16
@@ -209,22 +187,14 @@ def test_concurrent_creates_get_different_addresses_and_start_few_machines_in_pa
 
 
 def test_one_of_many_concurrent_creates_of_a_name_succeeds_and_the_others_get_409(local_api):
-    sessions = [local_api.new_session() for _ in range(4)]
-    url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
+    responses = create_at_once(local_api, *["one"] * 4)
 
-    def create(session):
-        return session.post(url, params={"nodeId": "one"}, json=NODE, timeout=20).status_code
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(create, sessions)) == [200, 409, 409, 409]
+    assert sorted(response.status_code for response in responses) == [200, 409, 409, 409]
     local_api.state_is("one", "READY")
     assert len(local_api.machines.specs) == 2
-
-
-def refusal(local_api, body):
-    answer = local_api.call("POST", f"locations/{ZONE}/nodes", body, nodeId="one")
-    assert not local_api.machines.starts
-    return answer.status_code, answer.json()["error"]
+    error = local_api.refused("POST", NODES, NODE, nodeId="one")
+    assert code_of(error) == (409, "ALREADY_EXISTS")
+    assert NAME in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -234,13 +204,12 @@ def refusal(local_api, body):
         ("runtimeVersion", "tpu-windows", "tpu-ubuntu2204-base"),
     ],
 )
-def test_an_unknown_type_or_version_is_refused_with_the_known_ones(local_api, field, value, known):
-    code, error = refusal(local_api, {**NODE, field: value})
+def test_an_unknown_type_or_version_is_refused_with_the_known_ones(shared_api, field, value, known):
+    error = shared_api.refused("POST", NODES, {**NODE, field: value}, nodeId="one")
 
-    assert (code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+    assert (code_of(error), field_of(error)) == ((400, "INVALID_ARGUMENT"), f"node.{field}")
     assert f'"{value}" was not found in the zone us-central2-b' in error["message"]
     assert known in error["message"]
-    assert error["details"][0]["fieldViolations"][0]["field"] == f"node.{field}"
 
 
 @pytest.mark.parametrize(
@@ -256,101 +225,63 @@ def test_an_unknown_type_or_version_is_refused_with_the_known_ones(local_api, fi
         ({**NODE, "tags": "tpu"}, "node.tags"),
         ({**NODE, "networkConfig": {"net": "x"}}, "node.networkConfig"),
         ({**NODE, "networkConfig": {}, "networkConfigs": [{}]}, "node.networkConfigs"),
-        (
-            {**NODE, "acceleratorConfig": {"type": "V2", "topology": "2x2"}},
-            "node.acceleratorConfig",
-        ),
-        (
-            {**NODE, "acceleratorConfig": {"type": "V9", "topology": "1"}},
-            "node.acceleratorConfig.type",
-        ),
+        ({**NODE, "acceleratorConfig": {"topology": "2x2"}}, "node.acceleratorConfig"),
+        ({**NODE, "acceleratorConfig": {"type": "V9"}}, "node.acceleratorConfig.type"),
         ({"runtimeVersion": "tpu-ubuntu2204-base"}, "node.acceleratorType"),
         ({"acceleratorType": "v4-8"}, "node.runtimeVersion"),
     ],
 )
-def test_an_invalid_field_is_named(local_api, body, field):
-    code, error = refusal(local_api, body)
+def test_an_invalid_field_is_named(shared_api, body, field):
+    error = shared_api.refused("POST", NODES, body, nodeId="one")
 
-    assert code == 400
-    assert error["details"][0]["fieldViolations"][0]["field"] == field
-
-
-def test_a_taken_name_is_refused(local_api):
-    node = local_api.ready("one")
-
-    answer = local_api.call("POST", f"locations/{ZONE}/nodes", NODE, nodeId="one")
-
-    error = answer.json()["error"]
-    assert (answer.status_code, error["status"]) == (409, "ALREADY_EXISTS")
-    assert NAME in error["message"]
-    assert local_api.node("one") == node
+    assert (error["code"], field_of(error)) == (400, field)
+    assert not shared_api.machines.starts
 
 
 @pytest.mark.parametrize(
-    ("verb", "path"),
+    ("verb", "path", "code", "text"),
     [
-        ("GET", f"{NODES}/none"),
-        ("DELETE", f"{NODES}/none"),
-        ("POST", f"{NODES}/none:getGuestAttributes"),
-        ("POST", "/_localcloud/nodes/none:preempt"),
+        ("GET", f"{NODES}/none", (404, "NOT_FOUND"), "nodes/none"),
+        ("DELETE", f"{NODES}/none", (404, "NOT_FOUND"), "nodes/none"),
+        ("POST", f"{NODES}/none:getGuestAttributes", (404, "NOT_FOUND"), "nodes/none"),
+        ("POST", "/_localcloud/nodes/none:preempt", (404, "NOT_FOUND"), "nodes/none"),
+        ("GET", "locations/us-moon1-a/nodes", (404, "NOT_FOUND"), ZONE),
+        ("GET", f"/v2/projects/other/{NODES}", (403, "PERMISSION_DENIED"), "projects/other"),
     ],
 )
-def test_an_unknown_node_is_a_404_with_its_name(local_api, verb, path):
-    answer = local_api.call(verb, path)
+def test_an_unknown_node_or_zone_is_a_404_and_a_foreign_project_a_403(
+    shared_api, verb, path, code, text
+):
+    error = shared_api.refused(verb, path)
 
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["status"]) == (404, 404, "NOT_FOUND")
-    assert "nodes/none" in error["message"]
-
-
-def test_an_unknown_zone_is_a_404_with_the_known_zones(local_api):
-    answer = local_api.call("GET", "locations/us-moon1-a/nodes")
-
-    assert answer.status_code == 404
-    assert ZONE in answer.json()["error"]["message"]
-
-
-def test_a_foreign_project_is_a_403(local_api):
-    answer = local_api.call("GET", f"/v2/projects/other/locations/{ZONE}/nodes")
-
-    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
-
-
-def attributes(local_api, **body):
-    return local_api.call("POST", f"locations/{ZONE}/nodes/one:getGuestAttributes", body)
-
-
-def test_guest_attributes_contain_the_host_keys_of_each_worker(local_api):
-    local_api.ready("one")
-    machines = sorted(local_api.machines.specs)
-
-    answer = attributes(local_api, queryPath="hostkeys/").json()
-
-    assert [entry["queryPath"] for entry in answer["guestAttributes"]] == ["hostkeys/"] * 2
-    items = [entry["queryValue"]["items"] for entry in answer["guestAttributes"]]
-    assert [item[1] for item in items] == [
-        {"namespace": "hostkeys", "key": "ssh-ed25519", "value": f"AAAA{machine}"}
-        for machine in machines
-    ]
+    assert code_of(error) == code
+    assert text in error["message"]
 
 
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ({"queryPath": "hostkeys/ssh-ed25519"}, ["ssh-ed25519"]),
-        ({"queryPath": "weather/"}, []),
-        ({}, ["ecdsa-sha2-nistp256", "ssh-ed25519"]),
+        ({"queryPath": "hostkeys/"}, {"ecdsa-sha2-nistp256": "BBBB", "ssh-ed25519": "AAAA"}),
+        ({"queryPath": "hostkeys/ssh-ed25519"}, {"ssh-ed25519": "AAAA"}),
+        ({"queryPath": "weather/"}, {}),
+        ({}, {"ecdsa-sha2-nistp256": "BBBB", "ssh-ed25519": "AAAA"}),
     ],
 )
-def test_guest_attributes_can_be_selected_by_worker_and_key(local_api, path, keys):
+def test_guest_attributes_have_the_requested_host_keys_of_each_requested_worker(
+    local_api, path, keys
+):
     local_api.ready("one")
+    machines = sorted(local_api.machines.specs)
+    verb = f"{NODES}/one:getGuestAttributes"
 
-    (entry,) = attributes(local_api, **path, workerIds=["1"]).json()["guestAttributes"]
-
-    value = entry.pop("queryValue")
-    assert entry == path
-    assert [item["key"] for item in value.get("items", [])] == keys
-    assert all(item["value"].endswith("-w-1") for item in value.get("items", []))
+    for ids, chosen in ([], machines), (["1"], machines[1:]):
+        entries = local_api.call("POST", verb, {**path, "workerIds": ids}).json()
+        for entry, machine in zip(entries["guestAttributes"], chosen, strict=True):
+            items = entry.pop("queryValue").get("items", [])
+            assert entry == path
+            assert {item["key"]: item["value"] for item in items} == {
+                key: f"{value}{machine}" for key, value in keys.items()
+            }
 
 
 @pytest.mark.parametrize(
@@ -359,14 +290,8 @@ def test_guest_attributes_can_be_selected_by_worker_and_key(local_api, path, key
 def test_a_request_for_an_unknown_worker_is_refused(local_api, version, verb):
     node = local_api.ready("one")
 
-    answer = local_api.call("POST", f"/{version}/{NAME}:{verb}", {"workerIds": ["2"]})
+    error = local_api.refused("POST", f"/{version}/{NAME}:{verb}", {"workerIds": ["2"]})
 
-    assert answer.status_code == 400
-    assert "it has 0, 1" in answer.json()["error"]["message"]
+    assert error["code"] == 400
+    assert "it has 0, 1" in error["message"]
     assert local_api.node("one") == node
-
-
-def test_lower_case_labels_of_any_script_are_accepted(local_api):
-    labels = {"team": "llm-1_b", "größe": "ñ", "empty": ""}
-
-    assert local_api.ready("one", labels=labels)["labels"] == labels
