@@ -1,30 +1,28 @@
 """Changes to existing nodes: patch, stop, start and maintenance; cancelled operations."""
 
-import threading
-
 import pytest
 
-from tests.localcloud.api.local_api import ZONE, LocalApi
-from tests.localcloud.api.machines_in_memory import MachinesInMemory
+from tests.localcloud.api.local_api import ZONE, code_of
 
 NODES = f"locations/{ZONE}/nodes"
 SMALL = {"acceleratorType": "v4-8"}
 
 
-def patch(api, body, mask, name="one"):
-    return api.call("PATCH", f"{NODES}/{name}", body, updateMask=mask)
+def patch(api, body, mask):
+    return api.call("PATCH", f"{NODES}/one", body, updateMask=mask)
 
 
-def post(api, verb, body=None, version="v2"):
-    return api.call("POST", f"/{version}/projects/local-fleet/{NODES}/one:{verb}", body or {})
+def post(api, verb):
+    """Start or stop the node; return the operation after its end."""
+    return api.ended(api.call("POST", f"{NODES}/one:{verb}", {}).json())
+
+
+MAINTAIN = f"/v2alpha1/projects/local-fleet/{NODES}/one:simulateMaintenanceEvent"
 
 
 def maintain(api, **body):
-    return post(api, "simulateMaintenanceEvent", body, "v2alpha1")
-
-
-def status(answer):
-    return answer.status_code, answer.json().get("error", {}).get("status")
+    """Begin maintenance of the node; return the operation."""
+    return api.call("POST", MAINTAIN, body).json()
 
 
 def test_a_patch_changes_only_the_fields_in_its_mask(local_api):
@@ -67,19 +65,21 @@ def test_a_patch_adds_and_removes_external_addresses(local_api, mask):
 def test_a_mask_that_is_empty_or_has_immutable_fields_is_refused(local_api, mask):
     node = local_api.ready("one")
 
-    answer = patch(local_api, {"labels": {"a": "1"}, "acceleratorType": "v4-8"}, mask)
+    body = {"labels": {"a": "1"}, "acceleratorType": "v4-8"}
+    error = local_api.refused("PATCH", f"{NODES}/one", body, updateMask=mask)
 
-    assert status(answer) == (400, "INVALID_ARGUMENT")
-    assert "network" in answer.json()["error"]["message"]
+    assert code_of(error) == (400, "INVALID_ARGUMENT")
+    assert "network" in error["message"]
     assert local_api.node("one") == node
 
 
 def test_a_stopped_node_is_off_also_after_a_restart_and_keeps_its_files(local_api):
     local_api.ready("one", **SMALL)
-    assert status(post(local_api, "start")) == (400, "FAILED_PRECONDITION")
+    running = local_api.refused("POST", f"{NODES}/one:start", {})
+    assert code_of(running) == (400, "FAILED_PRECONDITION")
     (machine,) = local_api.machines.specs
 
-    stopped = local_api.ended(post(local_api, "stop").json())["response"]
+    stopped = post(local_api, "stop")["response"]
 
     assert stopped["state"] == "STOPPED"
     assert "networkEndpoints" not in stopped
@@ -89,7 +89,7 @@ def test_a_stopped_node_is_off_also_after_a_restart_and_keeps_its_files(local_ap
     local_api.boot()
     assert local_api.node("one")["state"] == "STOPPED"
     assert local_api.machines.running == set()
-    started = local_api.ended(post(local_api, "start").json())["response"]
+    started = post(local_api, "start")["response"]
     assert started["state"] == "READY"
     assert local_api.machines.running == {machine}
 
@@ -105,10 +105,10 @@ def test_a_stopped_node_is_off_also_after_a_restart_and_keeps_its_files(local_ap
 def test_nodes_with_several_workers_and_spot_nodes_cannot_be_stopped(local_api, fields, reason):
     local_api.ready("one", **fields)
 
-    answer = post(local_api, "stop")
+    error = local_api.refused("POST", f"{NODES}/one:stop", {})
 
-    assert status(answer) == (400, "FAILED_PRECONDITION")
-    assert reason in answer.json()["error"]["message"]
+    assert code_of(error) == (400, "FAILED_PRECONDITION")
+    assert reason in error["message"]
     assert local_api.node("one")["state"] == "READY"
 
 
@@ -116,65 +116,56 @@ def test_a_node_whose_power_off_fails_is_terminated_with_an_error(local_api):
     local_api.ready("one", **SMALL)
     local_api.machines.refuse = {"power_off": 1}
 
-    error = local_api.ended(post(local_api, "stop").json())["error"]
+    error = post(local_api, "stop")["error"]
 
     assert "would not power_off" in error["message"]
     assert local_api.node("one")["state"] == "TERMINATED"
 
 
 def test_a_maintenance_reboots_one_worker_and_changes_its_external_address(local_api):
-    before = local_api.ready("one", networkConfig={"enableExternalIps": True})
+    node = local_api.ready("one", networkConfig={"enableExternalIps": True})
+    before = node["networkEndpoints"]
     machines = sorted(local_api.machines.specs)
 
-    operation = maintain(local_api, workerIds=["1"]).json()
+    node = local_api.ended(maintain(local_api, workerIds=["1"]))["response"]
 
-    after = local_api.ended(operation)["response"]
-    assert after["state"] == "READY"
+    after = node["networkEndpoints"]
+    assert node["state"] == "READY"
     assert local_api.machines.offs == machines[1:]
     assert local_api.machines.running == set(machines)
-    internal = [
-        [point["ipAddress"] for point in node["networkEndpoints"]] for node in (before, after)
-    ]
-    assert internal[0] == internal[1]
-    external = [
-        [point["accessConfig"]["externalIp"] for point in node["networkEndpoints"]]
-        for node in (before, after)
-    ]
-    assert external[0][0] == external[1][0]
-    assert external[0][1] != external[1][1]
-    assert external[1][1] not in internal[0]
+    assert after[0] == before[0]
+    assert after[1]["ipAddress"] == before[1]["ipAddress"]
+    external = after[1]["accessConfig"]["externalIp"]
+    assert external not in [point["ipAddress"] for point in before]
 
 
-def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):
-    local_api.ready("one")
-    local_api.machines.hold = threading.Event()
+def test_a_worker_keeps_its_address_in_maintenance_if_no_other_is_free(full):
+    node = full.node("other")
+    path = MAINTAIN.replace("/one:", "/other:")
 
-    operation = maintain(local_api).json()
-
-    node = local_api.node("one")
-    assert (node["state"], node["health"]) == ("REPAIRING", "UNHEALTHY_MAINTENANCE")
-    assert status(maintain(local_api)) == (400, "FAILED_PRECONDITION")
-    local_api.machines.hold.set()
-    local_api.ended(operation)
-    assert local_api.node("one")["health"] == "HEALTHY"
-
-
-def test_a_worker_keeps_its_address_in_maintenance_if_no_other_is_free(tmp_path):
-    api = LocalApi(tmp_path / "cloud", MachinesInMemory("10.77.0.0/30"))
-    node = api.ready("one", networkConfig={"enableExternalIps": True})
-
-    after = api.ended(maintain(api).json())["response"]
-    api.halt()
+    after = full.ended(full.call("POST", path, {}).json())["response"]
 
     assert after["networkEndpoints"] == node["networkEndpoints"]
 
 
+def test_a_node_under_maintenance_is_being_repaired_and_unhealthy(local_api):
+    local_api.ready("one")
+    with local_api.machines.held():
+        operation = maintain(local_api)
+
+        node = local_api.node("one")
+        again = local_api.refused("POST", MAINTAIN, {})
+    assert (node["state"], node["health"]) == ("REPAIRING", "UNHEALTHY_MAINTENANCE")
+    assert code_of(again) == (400, "FAILED_PRECONDITION")
+    local_api.ended(operation)
+    assert local_api.node("one")["health"] == "HEALTHY"
+
+
 def test_a_node_can_be_deleted_during_maintenance(local_api):
     local_api.ready("one")
-    local_api.machines.hold = threading.Event()
-    maintenance = maintain(local_api).json()
-    deletion = local_api.delete("one")
-    local_api.machines.hold.set()
+    with local_api.machines.held():
+        maintenance = maintain(local_api)
+        deletion = local_api.delete("one")
 
     assert "response" in local_api.ended(deletion)
     assert local_api.ended(maintenance)["error"]["code"] == 10
@@ -186,14 +177,13 @@ def cancel(api, operation):
 
 
 def test_a_cancelled_creation_ends_as_cancelled_and_leaves_no_machine(local_api):
-    local_api.machines.hold = threading.Event()
-    operation = local_api.create("one")
-    assert local_api.machines.reached_hold.wait(20)
+    with local_api.machines.held():
+        operation = local_api.create("one")
+        assert local_api.machines.reached_hold.wait(20)
 
-    assert cancel(local_api, operation).json() == {}
+        assert cancel(local_api, operation).json() == {}
 
-    assert local_api.get(f"/v2/{operation['name']}")["metadata"]["cancelRequested"] is True
-    local_api.machines.hold.set()
+        assert local_api.get(f"/v2/{operation['name']}")["metadata"]["cancelRequested"] is True
     assert local_api.ended(operation)["error"]["code"] == 1
     assert local_api.call("GET", f"{NODES}/one").status_code == 404
     assert local_api.machines.specs == {}

@@ -7,8 +7,7 @@ import uuid
 import pytest
 
 from localcloud.api.node_table import NodeTable
-from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
-from tests.localcloud.api.machines_in_memory import MachinesInMemory
+from tests.localcloud.api.local_api import NODE, ZONE, code_of, field_of, wait_for
 
 PATH = f"locations/{ZONE}/queuedResources"
 LOCATION = f"projects/local-fleet/locations/{ZONE}"
@@ -50,15 +49,6 @@ def delete(api, name="qr", **query):
     return api.call("DELETE", f"{PATH}/{name}", **query)
 
 
-@pytest.fixture
-def full(tmp_path):
-    """A cloud that has addresses for only one v4-16; the node ``other`` uses them."""
-    api = LocalApi(tmp_path / "full", MachinesInMemory("10.77.0.0/30"))
-    api.ready("other")
-    yield api
-    api.halt()
-
-
 def test_a_request_becomes_active_when_its_node_is_ready(local_api):
     operation = ask(local_api)
 
@@ -75,14 +65,13 @@ def test_a_request_becomes_active_when_its_node_is_ready(local_api):
 
 
 def test_a_request_with_a_node_in_creation_is_provisioning(local_api):
-    local_api.machines.hold = threading.Event()
-    ask(local_api)
+    with local_api.machines.held():
+        ask(local_api)
 
-    reply = local_api.queued("qr", "PROVISIONING")
+        reply = local_api.queued("qr", "PROVISIONING")
 
-    assert reply["state"]["provisioningData"] == {}
-    assert local_api.node("one")["state"] == "CREATING"
-    local_api.machines.hold.set()
+        assert reply["state"]["provisioningData"] == {}
+        assert local_api.node("one")["state"] == "CREATING"
     local_api.queued("qr", "ACTIVE")
 
 
@@ -165,11 +154,11 @@ def test_a_request_whose_node_the_user_deletes_is_suspended_by_the_user(local_ap
 def test_deleting_an_active_request_needs_force(local_api):
     active(local_api)
 
-    unforced = delete(local_api)
+    unforced = local_api.refused("DELETE", f"{PATH}/qr")
     forced = delete(local_api, force="true")
 
-    assert unforced.json()["error"]["status"] == "FAILED_PRECONDITION"
-    assert "ACTIVE and has nodes (one READY)" in unforced.json()["error"]["message"]
+    assert code_of(unforced) == (400, "FAILED_PRECONDITION")
+    assert "ACTIVE and has nodes (one READY)" in unforced["message"]
     ended = local_api.ended(forced.json())
     assert ended["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
     assert local_api.get("locations/-/nodes") == {}
@@ -178,17 +167,16 @@ def test_deleting_an_active_request_needs_force(local_api):
 
 
 def test_a_request_in_deletion_is_deleting(local_api):
-    local_api.machines.hold = threading.Event()
-    ask(local_api)
-    local_api.queued("qr", "PROVISIONING")
-    operation = delete(local_api, force="true").json()
+    with local_api.machines.held():
+        ask(local_api)
+        local_api.queued("qr", "PROVISIONING")
+        operation = delete(local_api, force="true").json()
 
-    reply = local_api.get(f"{PATH}/qr")["state"]
-    second = delete(local_api, force="true")
+        reply = local_api.get(f"{PATH}/qr")["state"]
+        second = local_api.refused("DELETE", f"{PATH}/qr", force="true")
 
     assert reply == {"state": "DELETING", "stateInitiator": "USER", "deletingData": {}}
-    assert second.json()["error"]["status"] == "FAILED_PRECONDITION"
-    local_api.machines.hold.set()
+    assert code_of(second) == (400, "FAILED_PRECONDITION")
     assert "response" in local_api.ended(operation)
     assert local_api.machines.specs == {}
 
@@ -258,9 +246,9 @@ def test_a_waiting_request_cannot_be_reset_but_deleted(full):
     ask(full)
     full.queued("qr", "WAITING_FOR_RESOURCES")
 
-    answer = full.call("POST", f"{PATH}/qr:reset", {})
+    error = full.refused("POST", f"{PATH}/qr:reset", {})
 
-    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert code_of(error) == (400, "FAILED_PRECONDITION")
     assert "response" in full.ended(delete(full).json())
     assert full.call("POST", f"{PATH}/qr:reset", {}).status_code == 404
 
@@ -314,7 +302,8 @@ def test_requests_resume_after_a_restart(local_api):
     assert len(local_api.machines.specs) == 4
 
 
-NODE_SPEC = "queuedResource.tpu.nodeSpec"
+NODE_SPEC, POLICY = "queuedResource.tpu.nodeSpec", "queuedResource.queueingPolicy"
+UNTIL = {"validUntilDuration": "1h"}
 
 
 @pytest.mark.parametrize(
@@ -329,26 +318,18 @@ NODE_SPEC = "queuedResource.tpu.nodeSpec"
         (body_of({**slices(2), "nodeId": "one"}), f"{NODE_SPEC}[0].nodeId"),
         (body_of(spec(acceleratorType="v4-7")), "node.acceleratorType"),
         (body_of(spot={}, guaranteed={}), "queuedResource.spot"),
-        (
-            body_of(queueingPolicy={"validUntilDuration": "1h"}),
-            "queuedResource.queueingPolicy.validUntilDuration",
-        ),
-        (
-            body_of(queueingPolicy={"validUntilDuration": "1s", "validAfterDuration": "1s"}),
-            "queuedResource.queueingPolicy",
-        ),
+        (body_of(queueingPolicy={**UNTIL, "validAfterDuration": "1s"}), POLICY),
+        (body_of(queueingPolicy=UNTIL), f"{POLICY}.validUntilDuration"),
     ],
 )
-def test_an_invalid_field_is_named(local_api, body, field):
-    answer = local_api.call("POST", PATH, body, queuedResourceId="qr")
+def test_an_invalid_field_is_named(shared_api, body, field):
+    error = shared_api.refused("POST", PATH, body, queuedResourceId="qr")
 
-    assert answer.status_code == 400
-    violations = answer.json()["error"]["details"][0]["fieldViolations"]
-    assert violations[0]["field"] == field
-    assert local_api.get(PATH) == {}
+    assert (error["code"], field_of(error)) == (400, field)
+    assert shared_api.get(PATH) == {}
 
 
 @pytest.mark.parametrize("query", [{}, {"queuedResourceId": "qr", "requestId": "again"}])
-def test_a_request_without_a_name_or_with_an_invalid_id_is_refused(local_api, query):
-    assert local_api.call("POST", PATH, body_of(), **query).status_code == 400
-    assert local_api.get(PATH) == {}
+def test_a_request_without_a_name_or_with_an_invalid_id_is_refused(shared_api, query):
+    assert shared_api.refused("POST", PATH, body_of(), **query)["code"] == 400
+    assert shared_api.get(PATH) == {}
