@@ -22,59 +22,46 @@ def run_cli(local_api, tmp_path, monkeypatch, capsys):
     return command
 
 
+DISK, MOST = "compute.disks.insert", "nodes.*"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "kind", "fault"),
+    ("command", "kind", "fault"),
     [
+        (f"error {MOST} 429 --times 2", "errors", {"method": MOST, "times": 2, "code": 429}),
         (
-            ["error", "nodes.create", "429", "--times", "2", "--zone", ZONE],
-            "errors",
-            {"method": "nodes.create", "zone": ZONE, "times": 2, "code": 429},
-        ),
-        (
-            ["outcome", "compute.disks.insert", "QUOTA_EXCEEDED", "--message", "Quota 'SSD'"],
+            f"outcome {DISK} QUOTA_EXCEEDED --message full --zone {ZONE}",
             "outcomes",
-            {
-                "method": "compute.disks.insert",
-                "code": "QUOTA_EXCEEDED",
-                "message": "Quota 'SSD'",
-            },
+            {"method": DISK, "zone": ZONE, "code": "QUOTA_EXCEEDED", "message": "full"},
         ),
         (
-            ["latency", "*", "0.5", "--for", "60"],
+            "latency * 5 --for 60",
             "latency",
-            {"method": "*", "forSeconds": 60.0, "delaySeconds": 0.5},
+            {"method": "*", "forSeconds": 60.0, "delaySeconds": 5.0},
         ),
+        (f"drop {MOST} --when after", "drops", {"method": MOST, "when": "after"}),
         (
-            ["drop", "nodes.*", "--when", "after"],
-            "drops",
-            {"method": "nodes.*", "when": "after"},
-        ),
-        (
-            ["mix", "0.3", "--seed", "7", "--codes", "503", "--no-drops"],
+            "mix 0.3 --seed 7 --codes 503 --no-drops",
             "mix",
             {"method": "*", "seed": 7, "share": 0.3, "codes": [503], "drops": False},
         ),
+        ("capacity --type v4-*", "capacity", {"acceleratorType": "v4-*"}),
         (
-            ["capacity", "--zone", ZONE, "--type", "v4-*"],
-            "capacity",
-            {"zone": ZONE, "acceleratorType": "v4-*"},
-        ),
-        (
-            ["quota", "8", "--generation", "v4", "--tier", "spot"],
+            "quota 8 --generation v4 --tier spot",
             "quota",
             {"chips": 8, "generation": "v4", "tier": "spot"},
         ),
-        (["unreachable", ZONE], "unreachable", ZONE),
-        (["reuse-addresses", "--times", "1"], "reuse", {"times": 1}),
+        (f"unreachable {ZONE}", "unreachable", ZONE),
+        ("reuse-addresses --times 1", "reuse", {"times": 1}),
         (
-            ["worker", "one-w1", "late", "30"],
+            "worker one-w1 late 30",
             "late",
             {"worker": "one-w1", "delaySeconds": 30.0, "times": 1},
         ),
     ],
 )
-def test_a_fault_is_activated_and_shown(local_api, run_cli, arguments, kind, fault):
-    code, output, _ = run_cli("fault", *arguments)
+def test_a_fault_is_activated_and_shown(local_api, run_cli, command, kind, fault):
+    code, output, _ = run_cli("fault", *command.split())
 
     in_force = local_api.get("/_localcloud/faults")
     assert code == 0
@@ -185,16 +172,16 @@ def test_a_name_in_two_zones_needs_the_zone(local_api, run_cli, arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("command", "text"),
     [
-        (["fault", "error", "nodes.lst", "503"], 'Unknown method "nodes.lst"'),
-        (["fault", "maintenance", "none"], "there is no TPU none"),
-        (["fault", "worker", "pod", "hang"], "not a worker's name"),
-        (["fault", "health", "none", "TIMEOUT"], "nodes/none' was not found"),
+        ("error nodes.lst 503", 'Unknown method "nodes.lst"'),
+        ("maintenance none", "there is no TPU none"),
+        ("worker pod hang", "not a worker's name"),
+        ("health none TIMEOUT", "nodes/none' was not found"),
     ],
 )
-def test_an_invalid_fault_is_one_line_and_exit_code_1(run_cli, arguments, text):
-    code, output, errors = run_cli(*arguments)
+def test_an_invalid_fault_is_one_line_and_exit_code_1(run_cli, command, text):
+    code, output, errors = run_cli("fault", *command.split())
 
     assert (code, output) == (1, "")
     assert text in errors

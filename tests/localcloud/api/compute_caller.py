@@ -33,7 +33,7 @@ class Compute:
 
     def refused(self, verb: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
         """Send a request that must fail; return the status code and the reason."""
-        error = self.call(verb, path, body, **query).json()["error"]
+        error = self.api.refused(verb, f"{HERE}/{path}".rstrip("/"), body, **query)
         return error["code"], error["errors"][0]["reason"]
 
     def names(self, path: str, **query: Any) -> list[str]:

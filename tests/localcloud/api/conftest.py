@@ -53,3 +53,8 @@ def full(tmp_path) -> Iterator[LocalApi]:
 @pytest.fixture
 def compute(local_api: LocalApi) -> Compute:
     return Compute(local_api)
+
+
+@pytest.fixture
+def shared_compute(shared_api: LocalApi) -> Compute:
+    return Compute(shared_api)

@@ -49,9 +49,20 @@ def test_v2alpha1_fields_are_stored_and_shown_only_in_v2alpha1(local_api):
     assert stable["apiVersion"] == "V2_ALPHA1"
 
 
-@pytest.mark.parametrize("field", ["autocheckpointEnabled", "bootDiskConfig", "schedulingConfig"])
-def test_v2_rejects_a_v2alpha1_field(local_api, field):
-    answer = create(local_api, version="v2", **{field: ALPHA_FIELDS[field]})
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        *(
+            lambda api, field=field: create(api, version="v2", **{field: ALPHA_FIELDS[field]})
+            for field in ALPHA_FIELDS
+        ),
+        lambda api: api.queue("qr", {"nodeId": "one"}, bestEffort={}),
+        lambda api: api.queue("qr", {"nodeId": "one"}, guaranteed={"reserved": True}),
+    ],
+    ids=[*ALPHA_FIELDS, "bestEffort", "guaranteed"],
+)
+def test_v2_rejects_a_v2alpha1_field(shared_api, request_of):
+    answer = request_of(shared_api)
 
     assert answer.status_code == 400
     assert "Unknown name" in answer.json()["error"]["message"]
@@ -70,9 +81,9 @@ def test_v2_rejects_a_v2alpha1_field(local_api, field):
         {"schedulingConfig": {"provisioningModel": "RESERVATION_BOUND"}},
     ],
 )
-def test_v2alpha1_rejects_an_invalid_value(local_api, fields):
-    assert create(local_api, **fields).status_code == 400
-    assert local_api.get("locations/-/nodes") == {}
+def test_v2alpha1_rejects_an_invalid_value(shared_api, fields):
+    assert create(shared_api, **fields).status_code == 400
+    assert shared_api.get("locations/-/nodes") == {}
 
 
 @pytest.mark.parametrize(
@@ -139,16 +150,8 @@ def test_a_v2alpha1_tier_is_shown_in_the_request_and_its_node(local_api, fields,
         {"runDuration": {"maxRunDuration": "9s", "terminationTime": "2099-01-01T00:00:00Z"}},
     ],
 )
-def test_an_invalid_tier_is_refused(local_api, fields):
-    assert queued(local_api, {"nodeId": "one"}, **fields).status_code == 400
-
-
-@pytest.mark.parametrize("fields", [{"bestEffort": {}}, {"guaranteed": {"reserved": True}}])
-def test_v2_rejects_a_v2alpha1_tier(local_api, fields):
-    answer = local_api.queue("qr", {"nodeId": "one"}, **fields)
-
-    assert answer.status_code == 400
-    assert "Unknown name" in answer.json()["error"]["message"]
+def test_an_invalid_tier_is_refused(shared_api, fields):
+    assert queued(shared_api, {"nodeId": "one"}, **fields).status_code == 400
 
 
 def test_flex_start_tpus_show_their_termination_time_and_are_deleted_then(local_api):

@@ -53,22 +53,22 @@ def with_token(api, token, path=NODES):
     return requests.get(api.endpoint + path, headers=headers, timeout=20)
 
 
-def test_the_service_account_file_has_googles_fields_and_mode_0600(local_api):
-    content = account(local_api)
+def test_the_service_account_file_has_googles_fields_and_mode_0600(shared_api):
+    content = account(shared_api)
 
     assert content["type"] == "service_account"
     assert content["project_id"] == "local-fleet"
-    assert content["token_uri"] == f"{local_api.endpoint}/token"
-    assert stat.S_IMODE(local_api.credentials_file.stat().st_mode) == 0o600
+    assert content["token_uri"] == f"{shared_api.endpoint}/token"
+    assert stat.S_IMODE(shared_api.credentials_file.stat().st_mode) == 0o600
 
 
-def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(local_api):
-    answer = ask_token(local_api, signed(local_api))
+def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(shared_api):
+    answer = ask_token(shared_api, signed(shared_api))
 
     assert answer.status_code == 200
     assert answer.json()["expires_in"] == 3600
     assert answer.json()["token_type"] == "Bearer"
-    assert with_token(local_api, answer.json()["access_token"]).status_code == 200
+    assert with_token(shared_api, answer.json()["access_token"]).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -84,34 +84,34 @@ def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(loca
     ],
     ids=["audience", "issuer", "expired", "future", "too long", "no number", "no scope"],
 )
-def test_an_assertion_with_wrong_claims_is_refused(local_api, changes, error):
-    answer = ask_token(local_api, signed(local_api, **changes))
+def test_an_assertion_with_wrong_claims_is_refused(shared_api, changes, error):
+    answer = ask_token(shared_api, signed(shared_api, **changes))
 
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
-def test_an_assertion_signed_with_another_key_is_refused(local_api):
+def test_an_assertion_signed_with_another_key_is_refused(shared_api):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    forged = jwt.encode(crypt.RSASigner.from_string(pem), claims(local_api)).decode()
+    forged = jwt.encode(crypt.RSASigner.from_string(pem), claims(shared_api)).decode()
 
-    answer = ask_token(local_api, forged)
+    answer = ask_token(shared_api, forged)
 
     assert answer.status_code == 400
     assert "signature" in answer.json()["error_description"]
 
 
 @pytest.mark.parametrize("assertion", ["", "a.b", "a.b.c", "ä.ö.ü", "W10.W10.W10"])
-def test_an_assertion_that_is_not_a_jwt_is_refused(local_api, assertion):
-    assert ask_token(local_api, assertion).json()["error"] == "invalid_grant"
+def test_an_assertion_that_is_not_a_jwt_is_refused(shared_api, assertion):
+    assert ask_token(shared_api, assertion).json()["error"] == "invalid_grant"
 
 
-def test_another_grant_type_is_refused(local_api):
-    answer = ask_token(local_api, signed(local_api), grant_type="password")
+def test_another_grant_type_is_refused(shared_api):
+    answer = ask_token(shared_api, signed(shared_api), grant_type="password")
 
     assert answer.json()["error"] == "unsupported_grant_type"
 
@@ -127,10 +127,10 @@ def test_another_grant_type_is_refused(local_api):
         ("/nowhere", None, "CREDENTIALS_MISSING"),
     ],
 )
-def test_every_path_answers_401_without_a_valid_token(local_api, path, header, reason):
+def test_every_path_answers_401_without_a_valid_token(shared_api, path, header, reason):
     headers = {"Authorization": header} if header else {}
 
-    answer = requests.get(local_api.endpoint + path, headers=headers, timeout=20)
+    answer = requests.get(shared_api.endpoint + path, headers=headers, timeout=20)
 
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"].startswith("Bearer")
@@ -149,10 +149,10 @@ def test_every_path_answers_401_without_a_valid_token(local_api, path, header, r
         (NODES, "https://storage.googleapis.com/", 401),
     ],
 )
-def test_a_self_signed_jwt_is_accepted_for_its_audience(local_api, path, audience, code):
-    token = signed(local_api, aud=audience, scope="")
+def test_a_self_signed_jwt_is_accepted_for_its_audience(shared_api, path, audience, code):
+    token = signed(shared_api, aud=audience, scope="")
 
-    assert with_token(local_api, token, path).status_code == code
+    assert with_token(shared_api, token, path).status_code == code
 
 
 def test_a_token_expires_after_an_hour(tmp_path, local_api):

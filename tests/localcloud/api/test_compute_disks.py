@@ -3,7 +3,7 @@
 import pytest
 
 from localcloud.api import compute_operation_table
-from tests.localcloud.api.local_api import NODE, ZONE
+from tests.localcloud.api.local_api import NODE, ZONE, code_of
 
 DISKS = f"zones/{ZONE}/disks"
 NODES = f"locations/{ZONE}/nodes"
@@ -19,8 +19,7 @@ def attached(mode="READ_ONLY", source=SOURCE):
 
 
 def refused(api, node_id, **fields):
-    error = api.call("POST", NODES, {**NODE, **fields}, nodeId=node_id).json()["error"]
-    return error["code"], error["status"]
+    return code_of(api.refused("POST", NODES, {**NODE, **fields}, nodeId=node_id))
 
 
 def test_a_disk_has_a_type_and_its_size_as_a_string(compute):
@@ -49,8 +48,8 @@ def test_a_disk_has_a_type_and_its_size_as_a_string(compute):
         ({"type": "zones/us-east1-c/diskTypes/pd-ssd"}, (404, "notFound")),
     ],
 )
-def test_an_invalid_disk_is_refused(compute, fields, expected):
-    assert compute.refused("POST", DISKS, {"name": "data", **fields}) == expected
+def test_an_invalid_disk_is_refused(shared_compute, fields, expected):
+    assert shared_compute.refused("POST", DISKS, {"name": "data", **fields}) == expected
 
 
 def test_a_disk_can_be_enlarged_but_not_shrunk(compute):

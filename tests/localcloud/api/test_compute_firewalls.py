@@ -90,9 +90,9 @@ def test_a_rules_name_network_and_direction_cannot_change(compute, change):
         ({"colour": "red"}, "invalid"),
     ],
 )
-def test_an_invalid_rule_is_refused(compute, change, reason):
-    assert compute.refused("POST", RULES, {**RULE, **change}) == (400, reason)
-    assert "ssh" not in compute.names(RULES)
+def test_an_invalid_rule_is_refused(shared_compute, change, reason):
+    assert shared_compute.refused("POST", RULES, {**RULE, **change}) == (400, reason)
+    assert "ssh" not in shared_compute.names(RULES)
 
 
 JSON = st.recursive(

@@ -22,10 +22,10 @@ def exchange(api, text):
     return received.decode()
 
 
-def test_a_connection_is_kept_alive_also_after_errors(local_api):
+def test_a_connection_is_kept_alive_also_after_errors(shared_api):
     request = b"POST /token HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b"
 
-    received = exchange(local_api, request * 3)
+    received = exchange(shared_api, request * 3)
 
     assert received.count("HTTP/1.1 400 ") == 3
     assert received.count("unsupported_grant_type") == 3
@@ -40,10 +40,10 @@ def test_a_connection_is_kept_alive_also_after_errors(local_api):
         ("Transfer-Encoding: chunked", 411),
     ],
 )
-def test_a_body_of_unknown_length_closes_the_connection(local_api, headers, code):
+def test_a_body_of_unknown_length_closes_the_connection(shared_api, headers, code):
     request = f"POST /token HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\nabc".encode()
 
-    received = exchange(local_api, request)
+    received = exchange(shared_api, request)
 
     assert received.startswith(f"HTTP/1.1 {code} ")
     head, _, body = received.partition("\r\n\r\n")
@@ -52,23 +52,23 @@ def test_a_body_of_unknown_length_closes_the_connection(local_api, headers, code
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"a"', b"\xff"])
-def test_a_body_that_is_not_a_json_object_is_a_400(local_api, content):
-    url = f"{local_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
+def test_a_body_that_is_not_a_json_object_is_a_400(shared_api, content):
+    url = f"{shared_api.endpoint}/v2/projects/local-fleet/locations/{ZONE}/nodes"
 
-    answer = local_api.session.post(url, params={"nodeId": "a"}, data=content, timeout=20)
+    answer = shared_api.session.post(url, params={"nodeId": "a"}, data=content, timeout=20)
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
-def test_an_unknown_path_is_a_404(local_api):
+def test_an_unknown_path_is_a_404(shared_api):
     for verb, path in (("GET", "/v2/nowhere"), ("PUT", f"locations/{ZONE}/nodes"), ("GET", "/")):
-        answer = local_api.call(verb, path)
+        answer = shared_api.call(verb, path)
         assert (answer.status_code, answer.json()["error"]["status"]) == (404, "NOT_FOUND")
 
 
-def test_googles_system_parameters_are_accepted_and_unknown_ones_refused(local_api):
-    accepted = local_api.call("GET", "locations/-/nodes", alt="json", **{"$alt": "json"})
-    refused = local_api.call("GET", "locations/-/nodes", page="2")
+def test_googles_system_parameters_are_accepted_and_unknown_ones_refused(shared_api):
+    accepted = shared_api.call("GET", "locations/-/nodes", alt="json", **{"$alt": "json"})
+    refused = shared_api.call("GET", "locations/-/nodes", page="2")
 
     assert accepted.status_code == 200
     assert refused.status_code == 400

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localcloud.api.catalog import ACCELERATORS, ZONES
 from localcloud.api.node_table import NodeTable
-from tests.localcloud.api.local_api import ZONE
+from tests.localcloud.api.local_api import ZONE, code_of
 
 OTHER = "us-central1-a"
 
@@ -95,10 +95,10 @@ def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
         {"filter": "state=READY"},
     ],
 )
-def test_an_invalid_page_size_or_token_is_refused(local_api, query):
-    answer = local_api.call("GET", "locations/-/nodes", **query)
+def test_an_invalid_page_size_or_token_is_refused(shared_api, query):
+    error = shared_api.refused("GET", "locations/-/nodes", **query)
 
-    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert code_of(error) == (400, "INVALID_ARGUMENT")
 
 
 def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
@@ -108,47 +108,47 @@ def test_an_unreachable_zone_is_named_and_its_nodes_are_omitted(local_api):
 
     everywhere = local_api.get("locations/-/nodes")
     unreachable = local_api.get(f"locations/{OTHER}/nodes")
-    node = local_api.call("GET", f"locations/{OTHER}/nodes/far")
+    error = local_api.refused("GET", f"locations/{OTHER}/nodes/far")
 
     assert [node["name"].split("/")[-1] for node in everywhere["nodes"]] == ["near"]
     assert everywhere["unreachable"] == [f"projects/local-fleet/locations/{OTHER}"]
     assert unreachable == {"unreachable": [f"projects/local-fleet/locations/{OTHER}"]}
-    assert (node.status_code, node.json()["error"]["status"]) == (503, "UNAVAILABLE")
+    assert code_of(error) == (503, "UNAVAILABLE")
     local_api.faults(unreachable=[])
     assert len(local_api.get("locations/-/nodes")["nodes"]) == 2
 
 
-def test_locations_are_listed_in_pages_and_can_be_read(local_api):
-    locations = items(local_api, "locations", "locations", pageSize=7)
+def test_locations_are_listed_in_pages_and_can_be_read(shared_api):
+    locations = items(shared_api, "locations", "locations", pageSize=7)
 
     assert [location["locationId"] for location in locations] == sorted(ZONES)
     name = f"projects/local-fleet/locations/{ZONE}"
-    assert local_api.get(f"locations/{ZONE}") == {"name": name, "locationId": ZONE}
-    assert local_api.call("GET", "locations/us-moon1-a").status_code == 404
+    assert shared_api.get(f"locations/{ZONE}") == {"name": name, "locationId": ZONE}
+    assert shared_api.call("GET", "locations/us-moon1-a").status_code == 404
 
 
-def test_accelerator_types_are_listed_with_type_and_topology(local_api):
+def test_accelerator_types_are_listed_with_type_and_topology(shared_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    types = items(local_api, path, "acceleratorTypes", pageSize=20)
+    types = items(shared_api, path, "acceleratorTypes", pageSize=20)
 
     assert {entry["type"] for entry in types} == set(ACCELERATORS)
-    assert local_api.get(f"{path}/v5litepod-16") == {
+    assert shared_api.get(f"{path}/v5litepod-16") == {
         "name": f"projects/local-fleet/{path}/v5litepod-16",
         "type": "v5litepod-16",
         "acceleratorConfigs": [{"type": "V5LITE_POD", "topology": "4x4"}],
     }
-    assert local_api.call("GET", f"{path}/v4-7").status_code == 404
+    assert shared_api.call("GET", f"{path}/v4-7").status_code == 404
 
 
-def test_runtime_versions_are_listed_and_can_be_read(local_api):
+def test_runtime_versions_are_listed_and_can_be_read(shared_api):
     path = f"locations/{ZONE}/runtimeVersions"
 
-    versions = local_api.get(path)["runtimeVersions"]
+    versions = shared_api.get(path)["runtimeVersions"]
 
     assert "v2-alpha-tpuv6e" in [entry["version"] for entry in versions]
-    assert local_api.get(f"{path}/v2-alpha-tpuv5")["version"] == "v2-alpha-tpuv5"
-    assert local_api.call("GET", f"{path}/dos").status_code == 404
+    assert shared_api.get(f"{path}/v2-alpha-tpuv5")["version"] == "v2-alpha-tpuv5"
+    assert shared_api.call("GET", f"{path}/dos").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -161,16 +161,16 @@ def test_runtime_versions_are_listed_and_can_be_read(local_api):
         ("type:6e-25", ["v6e-256"]),
     ],
 )
-def test_a_filter_selects_accelerator_types(local_api, text, types):
-    reply = local_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
+def test_a_filter_selects_accelerator_types(shared_api, text, types):
+    reply = shared_api.get(f"locations/{ZONE}/acceleratorTypes", filter=text)
 
     assert [entry["type"] for entry in reply.get("acceleratorTypes", [])] == types
 
 
-def test_an_order_applies_to_all_pages(local_api):
+def test_an_order_applies_to_all_pages(shared_api):
     path = f"locations/{ZONE}/acceleratorTypes"
 
-    types = items(local_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
+    types = items(shared_api, path, "acceleratorTypes", pageSize=9, orderBy="type desc")
 
     assert [entry["type"] for entry in types] == sorted(ACCELERATORS, reverse=True)
 
@@ -199,10 +199,10 @@ def test_operations_of_a_deleted_node_are_listed_and_filtered(local_api):
         {"orderBy": "colour"},
     ],
 )
-def test_an_unsupported_filter_or_order_is_refused(local_api, query):
-    answer = local_api.call("GET", f"locations/{ZONE}/acceleratorTypes", **query)
+def test_an_unsupported_filter_or_order_is_refused(shared_api, query):
+    error = shared_api.refused("GET", f"locations/{ZONE}/acceleratorTypes", **query)
 
-    assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert code_of(error) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize(
