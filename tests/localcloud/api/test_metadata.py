@@ -14,11 +14,13 @@ from jax._src.clusters import cloud_tpu_cluster  # noqa: TID251 - the client und
 from localcloud.api import catalog
 from localcloud.api.metadata import bounds
 from localcloud.api.metadata_server import Tokens
+from localcloud.machines.guest import agent
 from tests.localcloud.api.local_api import ZONE, LocalApi
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
 V1 = "/computeMetadata/v1"
 ATTRIBUTES = f"{V1}/instance/attributes"
+PATCHED = f"locations/{ZONE}/nodes/pod"
 FLAVOR = {"Metadata-Flavor": "Google"}
 
 
@@ -231,8 +233,7 @@ def test_a_token_is_renewed_before_it_expires():
 def test_a_patched_value_reaches_a_waiting_guest(cloud, workers):
     waiter = Waiter(cloud, workers[1], f"{ATTRIBUTES}/ssh-keys")
     unchanged = Waiter(cloud, workers[1], f"{V1}/instance/name", "&timeout_sec=1")
-    path = f"locations/{ZONE}/nodes/pod"
-    cloud.call("PATCH", path, {"metadata": {"ssh-keys": "tpu:new"}}, updateMask="metadata")
+    cloud.call("PATCH", PATCHED, {"metadata": {"ssh-keys": "tpu:new"}}, updateMask="metadata")
 
     assert waiter.answer() == "tpu:new"
     assert unchanged.answer() in cloud.machines.specs
@@ -285,3 +286,19 @@ def test_a_stopping_server_answers_waiting_guests(cloud, workers):
 
     assert waiter.answer() == "FALSE"
     cloud.boot()
+
+
+def test_the_guest_agent_waits_for_changed_metadata(tmp_path):
+    cloud = Cloud(tmp_path / "cloud", MachinesInMemory("127.0.0.0/30"))
+    server = f"127.0.0.1:{cloud.server.metadata_port}"
+    with pytest.raises(http.client.HTTPException, match="403"):
+        agent.next_metadata("0", server)  # no machine has this address yet
+    cloud.ready("pod", metadata={"ssh-keys": "ada:a"}, acceleratorType="v4-8")
+
+    metadata, etag = agent.next_metadata("0", server)
+    cloud.call("PATCH", PATCHED, {"metadata": {"ssh-keys": "ada:b"}}, updateMask="metadata")
+    changed, _ = agent.next_metadata(etag, server)
+    cloud.halt()
+
+    assert agent.desired_keys(metadata) == {"ada": ["a"]}
+    assert agent.desired_keys(changed) == {"ada": ["b"]}

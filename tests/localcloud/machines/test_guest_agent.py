@@ -1,12 +1,9 @@
 """The guest agent creates accounts and keys from the metadata, and keeps users' own keys."""
 
 import getpass
-import http.server
-import json
 import os
 import pwd
 import subprocess
-import threading
 
 import pytest
 
@@ -78,53 +75,6 @@ def test_the_agent_follows_no_link_in_a_users_directory(home, tmp_path):
     agent.apply({me: ["ssh-rsa A"]}, home)
 
     assert target.read_text() == "theirs\n"
-
-
-@pytest.fixture
-def asked():
-    """A metadata server with a fixed answer, and the list of its requests."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append((self.path, self.headers["Metadata-Flavor"]))
-            content = json.dumps(reply("ada:a")).encode()
-            self.send_response(server.code)
-            self.send_header("ETag", "e1")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args):
-            pass
-
-    asked = []
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    server.code = 200
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server, asked
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_agent_waits_for_changed_metadata(asked):
-    server, requests = asked
-    address = f"127.0.0.1:{server.server_port}"
-
-    metadata, etag = agent.next_metadata("e0", address)
-
-    assert agent.desired_keys(metadata) == {"ada": ["a"]}
-    assert etag == "e1"
-    [(path, flavor)] = requests
-    assert flavor == "Google"
-    assert "wait_for_change=true" in path
-    assert "last_etag=e0" in path
-
-
-def test_an_http_error_of_the_metadata_server_is_an_error(asked):
-    server, _ = asked
-    server.code = 403
-    with pytest.raises(agent.http.client.HTTPException, match="403"):
-        agent.next_metadata("0", f"127.0.0.1:{server.server_port}")
 
 
 def test_every_guest_file_is_installed_and_its_units_are_enabled(tmp_path):
