@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud import cli, client, cloud, settings
+from localcloud import bucket, cli, client, settings
 from localcloud.failure import CloudError
 from localcloud.local_cloud import NAME, PROJECT_ROOT, LocalCloud
 
@@ -61,13 +61,16 @@ def test_down_without_a_terminal_suggests_a_command_for_the_same_cloud(own, monk
     assert (parsed_cloud, options.verb, options.yes) == (own, "down", True)
 
 
-@pytest.mark.parametrize("start", [cloud.up, cloud.down])
-def test_a_verb_that_needs_root_is_suggested_with_sudo(own, monkeypatch, start):
+@pytest.mark.parametrize("arguments", [["up"], ["down"], ["bucket", "stop"], ["clean", "--yes"]])
+def test_a_verb_that_needs_root_suggests_itself_with_sudo(own, monkeypatch, capsys, arguments):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(CloudError) as refused:
-        start(own, report=print)
-    line = str(refused.value).rpartition("Run: ")[2]
+    monkeypatch.setattr(bucket.processes, "end", lambda *_, **__: pytest.fail("not as root"))
+
+    assert cli.main(["--name", "own", *arguments]) == 1
+
+    line = capsys.readouterr().err.rpartition("Run: ")[2].strip()
     assert line.startswith("sudo env TPUFLEET_LOCALCLOUD_DIR=")
+    assert line.endswith(" ".join(arguments))
     assert parse_command(line)[0] == own
     assert not own.command("status").startswith("sudo")
 

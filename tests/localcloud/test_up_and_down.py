@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import bucket, cli, cloud, settings
+from localcloud import cli, cloud, settings
 from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud, images_directory
 from localcloud.machines import image, mounts
@@ -166,16 +166,6 @@ def test_clean_removes_the_directory_if_it_is_empty(local_cloud: LocalCloud, tak
     assert not local_cloud.directory.parent.exists()
 
 
-def test_shared_files_are_not_removed_without_confirmation(
-    local_cloud: LocalCloud, taken_down: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    (local_cloud.shared / "checkpoints").mkdir()
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    with pytest.raises(CloudError, match="nothing was removed"):
-        cli.down(local_cloud, argparse.Namespace(yes=False))
-    assert taken_down == []
-
-
 def test_unmounting_gives_up_after_a_lazy_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mounts, "below", lambda directory: [directory / "stuck"])
     clock = iter(range(0, 1000, 2))
@@ -194,12 +184,6 @@ def test_the_partial_image_of_a_killed_build_is_removed_by_the_next(
     assert [entry.name for entry in images.iterdir()] == ["trixie-0123456789ab"]
 
 
-def test_settings_are_read_as_written(local_cloud: LocalCloud):
-    chosen = Settings("one", 8470, "198.18.4.0/22", "/image")
-    settings.write(local_cloud, chosen)
-    assert settings.read(local_cloud) == chosen
-
-
 def test_a_relative_directory_serves_the_same_cloud(local_cloud, monkeypatch):
     served = []
     monkeypatch.setattr(cloud, "serve", served.append)
@@ -216,9 +200,15 @@ def test_no_cloud_has_the_name_of_the_images_directory(local_cloud):
 
 
 @pytest.mark.parametrize(
-    "file", ["bucket/local-fleet/checkpoints/40", "disks/us-central2-b/data", "fleet/runs/a.json"]
+    "file",
+    [
+        "bucket/local-fleet/checkpoints/40",
+        "disks/us-central2-b/data",
+        "fleet/runs/a.json",
+        "shared/runs/checkpoint",
+    ],
 )
-def test_objects_disks_and_run_records_are_not_removed_without_confirmation(
+def test_stored_files_are_not_removed_without_confirmation(
     local_cloud, taken_down, monkeypatch, capsys, file
 ):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
@@ -247,19 +237,6 @@ def test_no_answer_to_the_confirmation_removes_nothing(
 
     assert taken_down == []
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("arguments", [["bucket", "stop"], ["clean", "--yes"]])
-def test_a_verb_that_needs_root_suggests_itself_with_sudo(
-    local_cloud, monkeypatch, capsys, arguments
-):
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr(bucket.processes, "end", lambda *_, **__: pytest.fail("not as root"))
-
-    assert cli.main(["--name", "one", *arguments]) == 1
-
-    suggested = f"-m localcloud --name one {' '.join(arguments)}"
-    assert capsys.readouterr().err.strip().endswith(suggested)
 
 
 @pytest.mark.parametrize(
