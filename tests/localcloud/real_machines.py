@@ -1,11 +1,68 @@
-"""Helpers of the tests on real machines: ssh, and waiting."""
+"""Helpers of the tests on real machines: clouds, TPUs, ssh, and waiting."""
 
+import os
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from localcloud import client, cloud
+from localcloud.choices import Options
+from localcloud.local_cloud import LocalCloud
 
 ZONE = "us-central2-b"
 NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
+
+
+@contextmanager
+def running_cloud(name: str, **options: str) -> Iterator[LocalCloud]:
+    """Start a cloud with these options of ``up``; remove it after the ``with`` block."""
+    local_cloud = LocalCloud.of(f"test-{name}-{os.getpid()}")
+    try:
+        cloud.up(local_cloud, Options(**options), report=print)
+        yield local_cloud
+    finally:
+        cloud.down(local_cloud, report=print)
+
+
+def create(
+    local_cloud: LocalCloud,
+    name: str,
+    key: Path,
+    accelerator: str = "v4-16",
+    metadata: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> None:
+    """Request a TPU whose user ``tpu`` has the key; ``fields`` are further fields of the node."""
+    body = {
+        "acceleratorType": accelerator,
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "metadata": {"ssh-keys": login(key), **(metadata or {})},
+        **fields,
+    }
+    client.request(local_cloud, "POST", f"{NODES}?nodeId={name}", body)
+
+
+def login(key: Path, user: str = "tpu") -> str:
+    """Return the line of the metadata ``ssh-keys`` for a user and the key."""
+    return f"{user}:{key.with_suffix('.pub').read_text()}"
+
+
+def ready(local_cloud: LocalCloud, name: str, timeout_s: float = 120.0) -> dict[str, Any]:
+    """Wait until a TPU is READY; return it."""
+
+    def poll() -> dict[str, Any] | None:
+        node = client.request(local_cloud, "GET", f"{NODES}/{name}")
+        return node if node["state"] == "READY" else None
+
+    return until(poll, timeout_s)
+
+
+def addresses(node: Mapping[str, Any]) -> list[str]:
+    """Return the internal addresses of a TPU's workers."""
+    return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
 
 
 def until(poll, timeout_s: float = 60.0):

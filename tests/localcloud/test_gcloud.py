@@ -1,6 +1,5 @@
 """Google's gcloud with the local cloud, with a separate home and configuration."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.gcloud_ssh import environment
-from localcloud import cloud
-from localcloud.local_cloud import LocalCloud
+from localcloud import settings
 from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import LocalApi
+from tests.localcloud.real_machines import running_cloud
 
 GCLOUD = shutil.which("gcloud")
 pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
@@ -84,21 +83,19 @@ def test_gcloud_creates_lists_stops_starts_and_deletes_a_tpu(gcloud, local_api):
     assert local_api.get("locations/-/nodes") == {}
 
 
-def test_gcloud_alpha_creates_and_deletes_a_tpu_and_attaches_and_detaches_a_disk(gcloud, local_api):
+def test_gcloud_alpha_attaches_and_detaches_a_disk(gcloud, local_api):
     Compute(local_api).done("POST", "zones/us-central2-b/disks", {"name": "data"})
     tpus = ("alpha", *TPUS, "tpu-vm")
 
-    gcloud(*tpus, "create", "one", ZONE, *KIND)
+    local_api.ready("one")
     gcloud(*tpus, "attach-disk", "one", ZONE, "--disk=data", "--mode=read-only")
     attached = local_api.node("one")["dataDisks"]
     gcloud(*tpus, "detach-disk", "one", ZONE, "--disk=data")
     detached = local_api.node("one")
-    gcloud(*tpus, "delete", "one", ZONE)
 
     source = "projects/local-fleet/zones/us-central2-b/disks/data"
     assert attached == [{"sourceDisk": source, "mode": "READ_ONLY"}]
     assert "dataDisks" not in detached
-    assert local_api.get("locations/-/nodes") == {}
 
 
 def test_gcloud_creates_and_deletes_queued_resources(gcloud, local_api):
@@ -232,12 +229,9 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 
 @pytest.mark.machines
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
-    local_cloud = LocalCloud.of(f"test-gcloud-{os.getpid()}")
-    try:
-        cloud_settings = cloud.up(local_cloud, report=print)
-        gcloud = gcloud_for(
-            tmp_path, cloud_settings.endpoint, local_cloud.directory / "service-account.json"
-        )
+    with running_cloud("gcloud") as local_cloud:
+        endpoint = settings.read(local_cloud).endpoint
+        gcloud = gcloud_for(tmp_path, endpoint, local_cloud.directory / "service-account.json")
         tpus = (*TPUS, "tpu-vm")
         gcloud(*tpus, "create", "pod", ZONE, "--accelerator-type=v4-16", KIND[1])
         (tmp_path / "file").write_text("from here\n")
@@ -245,7 +239,5 @@ def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
         file = str(tmp_path / "file")
         gcloud(*tpus, "scp", file, "me@pod:there", ZONE, "--worker=all")
         output = gcloud(*tpus, "ssh", "me@pod", ZONE, "--worker=all", "--command=whoami; cat there")
-    finally:
-        cloud.down(local_cloud, report=print)
 
     assert sorted(output.splitlines()) == ["from here"] * 2 + ["me"] * 2

@@ -1,64 +1,45 @@
 """The metadata and injected faults of real machines, on one TPU with two workers."""
 
-import os
 import shlex
-import socket
-from pathlib import Path
+from ipaddress import IPv4Address
 
 import pytest
 
-from localcloud import client, cloud
+from localcloud import client
 from localcloud.local_cloud import LocalCloud
-from tests.localcloud.real_machines import NODES, new_key, ssh, until
+from localcloud.machines.host_machines import answers_ssh
+from tests.localcloud.real_machines import (
+    NODES,
+    addresses,
+    create,
+    login,
+    new_key,
+    ready,
+    running_cloud,
+    ssh,
+    until,
+)
 
 pytestmark = pytest.mark.machines
 ASK = "curl -s -H 'Metadata-Flavor: Google' http://metadata.google.internal/computeMetadata/v1"
 STARTUP = "#!/bin/sh\necho started by $(id -un) >> /var/log/startup\n"
-SHUTDOWN = "echo down >> /mnt/shared/shutdown-$(hostname)"
+SCRIPTS = {
+    "startup-script": STARTUP,
+    "shutdown-script": "echo down >> /mnt/shared/shutdown-$(hostname)",
+}
 
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    local_cloud = LocalCloud.of(f"test-faults-{os.getpid()}")
-    cloud.up(local_cloud, report=print)
-    yield local_cloud
-    cloud.down(local_cloud, report=print)
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    return new_key(tmp_path_factory.mktemp("ssh"))
-
-
-def metadata(key: Path) -> dict[str, str]:
-    public = key.with_suffix(".pub").read_text()
-    return {"ssh-keys": f"tpu:{public}", "startup-script": STARTUP, "shutdown-script": SHUTDOWN}
+    with running_cloud("faults") as local_cloud:
+        yield local_cloud
 
 
 @pytest.fixture(scope="module")
 def workers(local_cloud, key) -> list[str]:
     """The addresses of a TPU's two workers."""
-    body = {
-        "acceleratorType": "v4-16",
-        "runtimeVersion": "tpu-ubuntu2204-base",
-        "metadata": metadata(key),
-    }
-    client.request(local_cloud, "POST", f"{NODES}?nodeId=pod", body)
-    node = until(lambda: ready(local_cloud), 120)
-    return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
-
-
-def answers_ssh(address: str, timeout_s: float) -> bool:
-    try:
-        with socket.create_connection((address, 22), timeout=timeout_s) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
-
-
-def ready(local_cloud: LocalCloud) -> dict | None:
-    node = client.request(local_cloud, "GET", f"{NODES}/pod")
-    return node if node["state"] == "READY" else None
+    create(local_cloud, "pod", key, metadata=SCRIPTS)
+    return addresses(ready(local_cloud, "pod"))
 
 
 def fault(local_cloud: LocalCloud, verb: str, worker: int, fault: str | None = None) -> None:
@@ -81,13 +62,14 @@ def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
     local_cloud, workers, key, tmp_path
 ):
     other_key = new_key(tmp_path)
-    patch = f"{NODES}/pod?updateMask=metadata"
-    public = other_key.with_suffix(".pub").read_text()
-    metadata_of_both = {**metadata(key), "ssh-keys": f"{metadata(key)['ssh-keys']}ada:{public}"}
 
-    client.request(local_cloud, "PATCH", patch, {"metadata": metadata_of_both})
+    def patch(keys: str) -> None:
+        body = {"metadata": {**SCRIPTS, "ssh-keys": keys}}
+        client.request(local_cloud, "PATCH", f"{NODES}/pod?updateMask=metadata", body)
+
+    patch(login(key) + login(other_key, "ada"))
     until(lambda: ssh(other_key, workers[1], "sudo -n true", "ada").returncode == 0)
-    client.request(local_cloud, "PATCH", patch, {"metadata": metadata(key)})
+    patch(login(key))
     until(lambda: ssh(other_key, workers[1], "true", "ada").returncode != 0)
 
     assert ssh(key, workers[1], "true").returncode == 0
@@ -95,7 +77,7 @@ def test_a_patch_adds_and_removes_ssh_keys_of_a_running_machine(
 
 def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers, key):
     fault(local_cloud, "inject", 1, "hang")
-    has_answered = answers_ssh(workers[1], 1.0)
+    has_answered = answers_ssh(IPv4Address(workers[1]), 1.0)
     state = client.request(local_cloud, "GET", f"{NODES}/pod")["state"]
     fault(local_cloud, "clear", 1, "hang")
 
@@ -107,7 +89,7 @@ def test_a_hanging_worker_answers_nothing_until_it_resumes(local_cloud, workers,
 def test_a_cut_worker_is_unreachable_and_loses_no_process(local_cloud, workers, key):
     ssh(key, workers[1], "nohup sleep 600 > /dev/null 2>&1 & echo $! > ~/pid")
     fault(local_cloud, "inject", 1, "cut")
-    is_reachable = answers_ssh(workers[1], 1.0)
+    is_reachable = answers_ssh(IPv4Address(workers[1]), 1.0)
     neighbour = ssh(key, workers[0], f"timeout 2 bash -c '</dev/tcp/{workers[1]}/22'").returncode
     client.request(local_cloud, "POST", "/_localcloud/faults:clear")
 
@@ -132,12 +114,10 @@ def test_a_full_disk_affects_one_worker_and_loses_no_file(local_cloud, workers, 
 def test_a_powered_off_worker_has_its_files_after_a_boot(local_cloud, workers, key):
     ssh(key, workers[1], "echo kept > ~/before; sync")
     fault(local_cloud, "powerOff", 1)
-    assert not answers_ssh(workers[1], 1.0)
-    keys = client.request(
-        local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {"queryPath": "hostkeys/"}
-    )
+    assert not answers_ssh(IPv4Address(workers[1]), 1.0)
+    keys = client.request(local_cloud, "POST", f"{NODES}/pod:getGuestAttributes", {})
     assert len(keys["guestAttributes"]) == 2
-    assert ready(local_cloud)
+    assert client.request(local_cloud, "GET", f"{NODES}/pod")["state"] == "READY"
     fault(local_cloud, "powerOn", 1)
     until(lambda: ssh(key, workers[1], "cat ~/before").stdout == "kept\n")
 
@@ -146,7 +126,7 @@ def test_a_maintenance_runs_the_shutdown_and_startup_scripts(local_cloud, worker
     name = ssh(key, workers[0], "hostname").stdout.strip()
     path = f"{NODES.replace('/v2/', '/v2alpha1/')}/pod:simulateMaintenanceEvent"
     client.request(local_cloud, "POST", path, {"workerIds": ["0"]})
-    until(lambda: ready(local_cloud), 120)
+    ready(local_cloud, "pod")
 
     assert (local_cloud.shared / f"shutdown-{name}").read_text() == "down\n"
     until(lambda: ssh(key, workers[0], "wc -l < /var/log/startup").stdout == "2\n")
@@ -164,11 +144,5 @@ def test_an_announced_preemption_shuts_guests_down_and_deletes_their_machines(
 
     until(lambda: (local_cloud.shared / "preempted").read_text() == "TRUE", 20)
     until(lambda: all((local_cloud.shared / f"shutdown-{name}").exists() for name in names), 20)
-    state = until(
-        lambda: (
-            client.request(local_cloud, "GET", f"{NODES}/pod")["state"] == "PREEMPTED"
-            and "PREEMPTED"
-        )
-    )
-    assert state == "PREEMPTED"
+    until(lambda: client.request(local_cloud, "GET", f"{NODES}/pod")["state"] == "PREEMPTED")
     until(lambda: not list(local_cloud.machines.iterdir()))

@@ -11,58 +11,22 @@ from pathlib import Path
 import pytest
 
 from localcloud import client, cloud, settings
-from localcloud.choices import Options
-from localcloud.local_cloud import LocalCloud
 from localcloud.machines import mounts, processes
-from tests.localcloud.real_machines import NODES, new_key, ssh, until
+from tests.localcloud.real_machines import NODES, addresses, create, ready, running_cloud, ssh
 
 pytestmark = pytest.mark.machines
-READY_DEADLINE_S = 120
-
-
-def wait_for_ready(local_cloud: LocalCloud, name: str) -> dict:
-    def poll() -> dict | None:
-        node = client.request(local_cloud, "GET", f"{NODES}/{name}")
-        return node if node["state"] == "READY" else None
-
-    return until(poll, READY_DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    local_cloud = LocalCloud.of(f"test-machines-{os.getpid()}")
-    cloud.up(local_cloud, report=print)
-    yield local_cloud
-    cloud.down(local_cloud, report=print)
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    return new_key(tmp_path_factory.mktemp("ssh"))
+    with running_cloud("machines") as local_cloud:
+        yield local_cloud
 
 
 @pytest.fixture(scope="module")
 def pod(local_cloud, key):
-    create(local_cloud, key, "pod")
-    return wait_for_ready(local_cloud, "pod")
-
-
-def create(local_cloud: LocalCloud, key: Path, name: str) -> None:
-    public = key.with_suffix(".pub").read_text()
-    body = {
-        "acceleratorType": "v4-16",
-        "runtimeVersion": "tpu-ubuntu2204-base",
-        "metadata": {"ssh-keys": f"tpu:{public}"},
-    }
-    client.request(local_cloud, "POST", f"{NODES}?nodeId={name}", body)
-
-
-def addresses(node: dict) -> list[str]:
-    return [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
-
-
-def test_a_node_has_as_many_machines_as_its_type_has_workers(pod):
-    assert len(set(addresses(pod))) == 2
+    create(local_cloud, "pod", key)
+    return ready(local_cloud, "pod")
 
 
 def test_the_user_in_the_metadata_can_log_in_and_use_sudo(pod, key):
@@ -116,21 +80,6 @@ def test_machines_share_one_directory(local_cloud, pod, key):
     assert ssh(key, second, "cat /mnt/shared/note").stdout == "from the first\n"
 
 
-def test_machines_without_sharing_have_their_own_mnt_shared(key):
-    local_cloud = LocalCloud.of(f"test-local-{os.getpid()}")
-    cloud.up(local_cloud, Options(mnt_shared="local"), report=print)
-    try:
-        create(local_cloud, key, "apart")
-        first, second = addresses(wait_for_ready(local_cloud, "apart"))
-        ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
-        assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
-        assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
-        # As on a TPU VM, /mnt/shared is a directory of the worker's root file system, not a mount.
-        assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
-    finally:
-        cloud.down(local_cloud, report=print)
-
-
 def test_a_reboot_keeps_a_machines_files_and_address(pod, key):
     address = addresses(pod)[1]
     # Each boot of a machine creates a new PID namespace, so a change of it shows a reboot.
@@ -154,7 +103,7 @@ def test_a_maintained_worker_is_reachable_by_its_new_external_address(local_clou
 
     client.request(local_cloud, "POST", maintain, {"workerIds": ["1"]})
 
-    endpoint = wait_for_ready(local_cloud, "pod")["networkEndpoints"][1]
+    endpoint = ready(local_cloud, "pod")["networkEndpoints"][1]
     external = endpoint["accessConfig"]["externalIp"]
     assert external != endpoint["ipAddress"] == addresses(pod)[1]
     assert ssh(key, external, "cat ~/maintained").stdout == "kept\n"
@@ -166,7 +115,7 @@ def test_a_new_server_finds_the_machines_of_a_killed_one(local_cloud, pod, key):
     os.kill(server[0], signal.SIGKILL)
     ssh(key, addresses(pod)[0], "echo before > /tmp/marker")
     cloud.up(local_cloud, report=print)
-    assert wait_for_ready(local_cloud, "pod")["id"] == pod["id"]
+    assert ready(local_cloud, "pod")["id"] == pod["id"]
     assert ssh(key, addresses(pod)[0], "cat /tmp/marker").stdout == "before\n"
 
 
@@ -177,7 +126,7 @@ def test_a_machine_killed_with_its_server_is_restarted_with_its_files(local_clou
     cloud.machines_of(local_cloud).power_off(name)
     assert ssh(key, address, "true").returncode != 0
     cloud.up(local_cloud, report=print)
-    wait_for_ready(local_cloud, "pod")
+    ready(local_cloud, "pod")
     assert ssh(key, address, "cat ~/before").stdout == "kept\n"
 
 
@@ -191,48 +140,31 @@ def test_a_machine_without_a_node_is_deleted_at_the_start(local_cloud, pod):
     assert not stray.exists()
 
 
-def test_a_second_cloud_does_not_disturb_the_first(local_cloud, pod, key):
-    second_cloud = LocalCloud.of(f"test-beside-{os.getpid()}")
-    second_settings = cloud.up(second_cloud, report=print)
-    first_settings = settings.read(local_cloud)
-    try:
+def test_a_second_cloud_with_its_own_mnt_shared_does_not_disturb_the_first(local_cloud, pod, key):
+    with running_cloud("beside", mnt_shared="local") as beside:
+        first_settings, second_settings = settings.read(local_cloud), settings.read(beside)
         assert not IPv4Network(second_settings.subnet).overlaps(IPv4Network(first_settings.subnet))
         assert second_settings.port != first_settings.port
-        assert client.request(second_cloud, "GET", NODES) == {}
-    finally:
-        cloud.down(second_cloud, report=print)
+        assert client.request(beside, "GET", NODES) == {}
+
+        create(beside, "apart", key)
+        first, second = addresses(ready(beside, "apart"))
+        ssh(key, first, "echo from the first | sudo tee /mnt/shared/note")
+        assert ssh(key, first, "cat /mnt/shared/note").stdout == "from the first\n"
+        assert ssh(key, second, "ls -A /mnt/shared").stdout == ""
+        # As on a TPU VM, /mnt/shared is a directory of the worker's root file system, not a mount.
+        assert ssh(key, second, "stat -c %d / /mnt/shared | uniq | wc -l").stdout == "1\n"
+
+        down = [sys.executable, "-m", "localcloud", "--name", beside.name, "down", "--yes"]
+        subprocess.run(down, check=True)
+        assert_gone(beside)
     first, second = addresses(pod)
     name = ssh(key, second, "hostname").stdout.strip()
     assert ssh(key, first, f"getent hosts {name}").stdout.split()[0] == second
-    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
-    assert local_cloud.nft_table in tables.stdout
-    assert second_cloud.nft_table not in tables.stdout
 
 
-def test_a_preempted_node_stays_listed_and_its_machines_are_deleted(local_cloud, pod, key):
-    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base",
-            "schedulingConfig": {"spot": True}}  # fmt: skip
-    client.request(local_cloud, "POST", f"{NODES}?nodeId=spot", body)
-    wait_for_ready(local_cloud, "spot")
-    before = set(local_cloud.machines.glob("*"))
-    client.request(local_cloud, "POST", "/_localcloud/nodes/spot:preempt")
-    assert client.request(local_cloud, "GET", f"{NODES}/spot")["state"] == "PREEMPTED"
-    deleted = before - set(local_cloud.machines.glob("*"))
-    assert len(deleted) == 1
-    assert processes.with_argument(f"--directory={deleted.pop() / 'root'}") == []
-
-
-def test_down_leaves_nothing_of_a_cloud():
-    local_cloud = LocalCloud.of(f"test-down-{os.getpid()}")
-    cloud.up(local_cloud, report=print)
-    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    client.request(local_cloud, "POST", f"{NODES}?nodeId=one", body)
-    wait_for_ready(local_cloud, "one")
-    result = subprocess.run(
-        [sys.executable, "-m", "localcloud", "--name", local_cloud.name, "down", "--yes"],
-        check=False,
-    )
-    assert result.returncode == 0
+def assert_gone(local_cloud):
+    """Check that the host has no file, mount, link, table or process of a cloud."""
     assert not local_cloud.directory.exists()
     assert mounts.below(local_cloud.directory) == []
     assert not Path(f"/sys/class/net/{local_cloud.bridge}").exists()

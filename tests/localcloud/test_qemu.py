@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 
 from localcloud import client, cloud
-from localcloud.choices import Options
-from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
+from localcloud.local_cloud import PROJECT_ROOT
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
 from tests.localcloud import real_machines
-from tests.localcloud.real_machines import NODES, ZONE, new_key, until
+from tests.localcloud.real_machines import (
+    NODES,
+    ZONE,
+    addresses,
+    create,
+    ready,
+    running_cloud,
+    until,
+)
 
 pytestmark = pytest.mark.qemu
 PROJECT = "projects/local-fleet"
@@ -34,15 +41,8 @@ MOUNT = """
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    local_cloud = LocalCloud.of(f"test-qemu-{os.getpid()}")
-    cloud.up(local_cloud, Options(machines="qemu"), report=print)
-    yield local_cloud
-    cloud.down(local_cloud, report=print)
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    return new_key(tmp_path_factory.mktemp("ssh"))
+    with running_cloud("qemu", machines="qemu") as local_cloud:
+        yield local_cloud
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +54,12 @@ def node(local_cloud, key, tmp_path_factory):
             60,
         )
     fill_disks(local_cloud, tmp_path_factory.mktemp("disks"))
-    body = {
-        "acceleratorType": "v2-8",
-        "runtimeVersion": "tpu-ubuntu2204-base",
-        "metadata": {"ssh-keys": f"tpu:{key.with_suffix('.pub').read_text()}"},
-        "dataDisks": [
-            {"sourceDisk": f"{PROJECT}/zones/{ZONE}/disks/{disk}", "mode": mode}
-            for disk, mode in MODES.items()
-        ],
-    }
-    client.request(local_cloud, "POST", f"{NODES}?nodeId=one", body)
-    until(lambda: client.request(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
-    ready_node = client.request(local_cloud, "GET", f"{NODES}/one")
+    data_disks = [
+        {"sourceDisk": f"{PROJECT}/zones/{ZONE}/disks/{disk}", "mode": mode}
+        for disk, mode in MODES.items()
+    ]
+    create(local_cloud, "one", key, "v2-8", dataDisks=data_disks)
+    ready_node = ready(local_cloud, "one", BOOT_S)
     # READY means that sshd answers; the guest agent installs the key a little later.
     until(lambda: boot_id(key, ready_node), BOOT_S)
     return ready_node
@@ -106,8 +100,7 @@ def mount(
 
 
 def ssh(key: Path, node: dict, command: str) -> str:
-    address = node["networkEndpoints"][0]["ipAddress"]
-    return real_machines.ssh(key, address, command, connect_s=60).stdout.strip()
+    return real_machines.ssh(key, addresses(node)[0], command, connect_s=60).stdout.strip()
 
 
 def boot_id(key: Path, node: dict) -> str:
@@ -170,7 +163,7 @@ def test_a_new_server_finds_the_qemu_machine_of_a_killed_one(local_cloud, node, 
     os.kill(server, signal.SIGKILL)
     until(lambda: not cloud.is_served(local_cloud), 30)
     cloud.up(local_cloud, report=print)
-    until(lambda: client.request(local_cloud, "GET", f"{NODES}/one")["state"] == "READY", BOOT_S)
+    ready(local_cloud, "one", BOOT_S)
     assert boot_id(key, node) == before
 
 
