@@ -2,12 +2,12 @@
 
 import multiprocessing
 import random
-import socket
 import threading
 
 import pytest
 import requests
 
+from localcloud.machines.network import free_port
 from tests.localcloud.api import killable_server
 from tests.localcloud.api.local_api import NODE, ZONE, LocalApi, wait_for
 
@@ -31,12 +31,11 @@ def test_a_ready_node_is_restarted_after_a_reboot_of_the_computer(local_api):
     local_api.ready("one")
     local_api.halt()
     local_api.machines.power_fails()
-    local_api.machines.hold = threading.Event()
 
-    local_api.boot()
+    with local_api.machines.held():
+        local_api.boot()
 
-    assert local_api.node("one")["state"] == "RESTARTING"
-    local_api.machines.hold.set()
+        assert local_api.node("one")["state"] == "RESTARTING"
     node = local_api.state_is("one", "READY")
     assert len(node["networkEndpoints"]) == 2
     assert local_api.machines.running == set(local_api.machines.specs)
@@ -103,12 +102,6 @@ def test_an_interrupted_reset_reboots_every_machine(local_api):
     assert local_api.machines.running == set(local_api.machines.specs)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Killable(LocalApi):
     """A ``LocalApi`` whose server runs in its own process, so that a test can kill it.
 
@@ -118,7 +111,7 @@ class Killable(LocalApi):
     delay = 0.15
 
     def boot(self) -> None:
-        self.port = self.port or free_port()
+        self.port = self.port or free_port("127.0.0.1", None, 20000)
         arguments = (self.state, self.port, self.delay)
         self.process = FORKS.Process(target=killable_server.serve, args=arguments)
         self.process.start()
@@ -137,6 +130,7 @@ class Killable(LocalApi):
         if self.process.is_alive():
             self.kill()
             raise AssertionError("the server did not stop on SIGTERM")
+        assert self.process.exitcode == 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -159,13 +153,7 @@ def killable(tmp_path):
     api.halt()
 
 
-def test_a_server_exits_with_0_on_sigterm(killable):
-    killable.halt()
-
-    assert killable.process.exitcode == 0
-
-
-def test_a_creation_interrupted_by_sigkill_resumes_at_the_next_start(killable):
+def test_a_creation_and_a_deletion_interrupted_by_sigkill_resume_at_the_next_start(killable):
     operation = killable.create("one", acceleratorType="v4-64")
     wait_for(killable.machine_states)
     killable.kill()
@@ -176,10 +164,6 @@ def test_a_creation_interrupted_by_sigkill_resumes_at_the_next_start(killable):
     ended = killable.ended(operation)
     assert len(ended["response"]["networkEndpoints"]) == 8
     assert list(killable.machine_states().values()) == [True] * 8
-
-
-def test_a_deletion_interrupted_by_sigkill_completes_at_the_next_start(killable):
-    killable.ready("one", acceleratorType="v4-64")
     operation = killable.delete("one")
     wait_for(lambda: len(killable.machine_states()) < 8)
     killable.kill()
@@ -252,7 +236,7 @@ _REQUESTS = {
 
 
 def send(killable, node_id, verb):
-    path = f"locations/{ZONE}/nodes/{node_id}"
+    path, alpha = f"locations/{ZONE}/nodes/{node_id}", "/v2alpha1/projects/local-fleet"
     fault = f"/_localcloud/nodes/{node_id}"
     calls = {
         "create": ("POST", f"locations/{ZONE}/nodes?nodeId={node_id}", ONE_WORKER),
@@ -261,11 +245,7 @@ def send(killable, node_id, verb):
         "warn": ("POST", f"{fault}:preempt", {"warningSeconds": 0.2}),
         "stop": ("POST", f"{path}:stop", {}),
         "start": ("POST", f"{path}:start", {}),
-        "maintain": (
-            "POST",
-            f"/v2alpha1/projects/local-fleet/{path}:simulateMaintenanceEvent",
-            {},
-        ),
+        "maintain": ("POST", f"{alpha}/{path}:simulateMaintenanceEvent", {}),
         "power off": ("POST", f"{fault}:powerOff", {}),
     }
     # Ignore an error, because the state may have changed since it was observed.
