@@ -151,20 +151,12 @@ class NodeTable(ZonalTable[Node]):
             free = self._addresses.free(pool, latest_first=latest_released_first)
             if len(free) < count:
                 raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")
-            prefix = self._machine_prefix()
+            prefix = f"t1v-n-{secrets.token_hex(4)}"
             rows = [(uid, i, f"{prefix}-w-{i}", str(free[i])) for i in range(count)]
             connection.executemany(
                 "INSERT INTO workers (uid, worker, machine, address) VALUES (?, ?, ?, ?)", rows
             )
         return self.by_uid(uid)
-
-    def _machine_prefix(self) -> str:
-        """Return an unused prefix for machine names, to which ``-w-INDEX`` is added."""
-        while True:
-            prefix = f"t1v-n-{secrets.token_hex(4)}"
-            query = "SELECT 1 FROM workers WHERE machine = ?"
-            if not self._database.rows(query, f"{prefix}-w-0"):
-                return prefix
 
     def by_uid(self, uid: int) -> Node:
         """Return the node with this uid; raise KeyError if it does not exist."""

@@ -105,13 +105,6 @@ def test_a_mix_with_the_same_seed_gives_the_same_outcomes(local_api):
     assert set(first) == {200, 429, 503, "dropped"}
 
 
-@pytest.mark.parametrize(("share", "codes"), [(0, {200}), (1, {503})])
-def test_a_mix_fails_the_requested_share_of_calls(local_api, share, codes):
-    local_api.faults(mix=[{"share": share, "codes": [503], "drops": False}])
-
-    assert {outcome(local_api) for _ in range(8)} == codes
-
-
 def test_a_creation_without_capacity_ends_with_code_8_and_leaves_no_node(local_api):
     local_api.faults(capacity=[{"zone": ZONE, "acceleratorType": "v4-*", "times": 1}])
 
@@ -131,16 +124,6 @@ def test_a_shortage_applies_only_to_its_zone_and_type(local_api):
 
     assert "response" in elsewhere
     assert "response" in bigger
-
-
-def test_a_queued_resource_waits_until_there_is_capacity_again(local_api):
-    local_api.faults(capacity=[{"zone": ZONE}])
-    queue(local_api, "qr", spot={})
-    local_api.queued("qr", "WAITING_FOR_RESOURCES")
-
-    local_api.faults(capacity=[])
-
-    local_api.queued("qr", "ACTIVE")
 
 
 def test_a_request_beyond_quota_is_a_429_that_names_the_limit(local_api):
