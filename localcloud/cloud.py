@@ -41,13 +41,10 @@ def up(cloud: LocalCloud, options: Options = DEFAULTS, *, report: Report) -> Set
     """
     check_root(cloud, "up")
     _check_tools()
-    while True:
-        # Build the image before taking the host's lock: it takes minutes, and other clouds need
-        # not wait for it.
-        root = None if is_served(cloud) else _image(cloud, options, report)
-        with _lock_host(report):
-            if started := _up(cloud, options, root, report):
-                return started
+    # Build the image, which takes minutes, before taking the lock for which other clouds wait.
+    root = None if is_served(cloud) else _image(cloud, options, report)
+    with _lock_host(report):
+        return _up(cloud, options, root, report)
 
 
 def _image(cloud: LocalCloud, options: Options, report: Report) -> Path:
@@ -65,11 +62,8 @@ def _existing_settings(cloud: LocalCloud) -> Settings | None:
     return settings.read(cloud) if cloud.settings.exists() else None
 
 
-def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) -> Settings | None:
-    """Start the cloud with machines created from the image ``root``.
-
-    Returns None if ``root`` has been removed since it was built.
-    """
+def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) -> Settings:
+    """Start the cloud with machines created from the image ``root``; None: the cloud is running."""
     cloud.directory.mkdir(parents=True, exist_ok=True)
     # Deny access to other users, because the root user of a machine can create setuid files here.
     cloud.directory.chmod(0o700)
@@ -85,8 +79,8 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) 
         bucket.up(cloud, network.Network(cloud, IPv4Network(running.subnet)).gateway, report)
         settings.hand_over(cloud)
         return running
-    if root is None or not root.is_dir():
-        return None
+    if root is None:
+        raise CloudError(f"the server has stopped meanwhile. Run again: {cloud.command('up')}")
     kernel_limits.raise_for_many_machines()
     report("starting the network: a bridge, NAT, a name server")
     has_machines = _has_machines(cloud)

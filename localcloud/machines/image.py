@@ -192,25 +192,17 @@ def ensure(
 @contextlib.contextmanager
 def lock_images(report: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock that protects the building and removing of cached images."""
-    while True:
-        images_directory().mkdir(parents=True, exist_ok=True)
-        handle = os.open(images_directory(), os.O_RDONLY)
+    images_directory().mkdir(parents=True, exist_ok=True)
+    handle = os.open(images_directory(), os.O_RDONLY)
+    try:
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                report("waiting: another local cloud is building the machines' root file system")
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is_same_directory(images_directory(), handle):
-                continue  # another process has replaced the directory, so lock the new one
-            yield
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_same_directory(path: Path, handle: int) -> bool:
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting: another local cloud is building the machines' root file system")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _build(

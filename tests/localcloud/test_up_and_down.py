@@ -79,29 +79,6 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
     assert waited == []
 
 
-def test_a_root_file_system_removed_before_its_use_is_rebuilt(
-    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
-):
-    images: list[Path] = []
-
-    def make(*_: object) -> Path:
-        images.append(local_cloud.directory.parent / f"images/{len(images)}")
-        if len(images) == 2:
-            images[1].mkdir(parents=True)
-        return images[-1]
-
-    def come_up(*_: object, **__: object) -> None:
-        raise CloudError("far enough")
-
-    monkeypatch.setattr(cloud, "_image", make)
-    for unneeded in ("check_root", "_check_tools"):
-        monkeypatch.setattr(cloud, unneeded, lambda *_: None)
-    monkeypatch.setattr(cloud.kernel_limits, "raise_for_many_machines", come_up)
-    with pytest.raises(CloudError, match="far enough"):
-        cloud.up(local_cloud, report=print)
-    assert len(images) == 2
-
-
 def test_two_clouds_build_the_same_root_file_system_once(
     local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
@@ -124,24 +101,6 @@ def test_two_clouds_build_the_same_root_file_system_once(
         first, second = pool.map(image.ensure, (report, report))
     assert builds == [first] == [second]
     assert output == ["waiting: another local cloud is building the machines' root file system"]
-
-
-def test_a_lock_on_a_removed_cache_moves_to_the_new_cache(local_cloud: LocalCloud):
-    entered = threading.Event()
-
-    def wait(_line: str) -> None:
-        entered.set()
-
-    def hold() -> bool:
-        with image.lock_images(wait):
-            return images.exists()
-
-    images = local_cloud.directory.parent / "images"
-    with ThreadPoolExecutor() as pool, image.lock_images(print):
-        holder = pool.submit(hold)
-        assert entered.wait(30)
-        images.rmdir()
-    assert holder.result()
 
 
 def test_clean_removes_only_clouds_and_images(local_cloud: LocalCloud, taken_down: list[str]):
