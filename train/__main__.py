@@ -179,14 +179,19 @@ def _show(result: object) -> None:
 
 def _eval(job: Job) -> int:
     corpus = Corpus(fetched(job.cfg.data, job.contract), job.cfg)
-    from train.run.evaluation import evaluate_heldout
+    corpus.check_heldout()
+    import jax
+
+    from train.core import attention
+    from train.core.step import BATCH_SPEC, evaluate, heldout_batches
 
     params, mesh = _restored(job, corpus)
+    attention.check(job.cfg)
     check_batch_divisible(job.cfg, mesh.size, "devices")
-    loss, bits = evaluate_heldout(params, job.cfg, corpus, mesh)
+    batches = heldout_batches(corpus, job.cfg, jax.NamedSharding(mesh, BATCH_SPEC))
+    loss = float(evaluate(params, batches, job.cfg))
     _show(
         f"held-out loss {loss:.4f}, perplexity {math.exp(min(loss, 700)):.2f}, "
-        f"{'' if bits is None else f'{bits:.4f} bits per byte, '}"
         f"over {job.cfg.evaluate.batches * job.cfg.batch} sequences "
         f"of {job.cfg.model.context} tokens"
     )

@@ -77,7 +77,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     evaluating = verb(
         "eval",
-        "compute the newest checkpoint's loss, perplexity and bits per byte on the held-out text",
+        "compute the newest checkpoint's loss and perplexity on the held-out text",
         f"{shakespeare} evaluate.batches=20",
         f"{shakespeare} --step 400",
     )

@@ -1,24 +1,15 @@
 """Outputs and gradients of every attention implementation, compared with a loop in float64."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from harness.trainer_processes import restored_here
 from train.core import attention
-from train.core.config import ComputeConfig, Config, ConfigError, build
-from train.core.data import Corpus
-from train.data.corpus import prepare_all
-from train.run import mesh
-from train.run.contract import Contract
-from train.run.evaluation import evaluate_heldout
-from train.run.sample import generate
+from train.core.config import ConfigError, build
 
 
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -146,17 +137,3 @@ def test_cudnn_without_a_supported_device_is_refused_in_one_line(compute: dict[s
     with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU, .* not cpu, "):
         attention.check(cfg)
     attention.check(build({}))
-
-
-@pytest.mark.parametrize("verb", ["eval", "sample"])
-def test_eval_and_sample_refuse_attention_that_the_device_does_not_support(
-    finished: Path, finished_config: Config, verb: str
-):
-    cfg = replace(finished_config, compute=ComputeConfig(attention="cudnn"))
-    corpus = Corpus(prepare_all(cfg.data), cfg)
-    params = restored_here(cfg, Contract("r", finished, finished / "checkpoints"))
-    with pytest.raises(ConfigError, match=r"^compute\.attention: cudnn needs a GPU"):
-        if verb == "sample":
-            generate(params, cfg, corpus.tokenizer)
-        else:
-            evaluate_heldout(params, cfg, corpus, mesh.make_mesh(jax.devices()))

@@ -22,8 +22,7 @@ from train.data.mixture import Schedule
 from train.data.packing import pack
 from train.data.sequences import LEARNED, POSITIONS, SEGMENTS, TOKENS
 from train.data.texts import CorpusError
-from train.run import contract, mesh
-from train.run.evaluation import evaluate_heldout
+from train.run import contract
 
 WORDS = ["king", "feast", "crown", "love", "come", "all"]
 TEXTS = [" ".join(WORDS[: 1 + i % 6]) + str(i) for i in range(60)] + ["long " * 30]
@@ -110,14 +109,6 @@ def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
         assert {text for text in observed if text.endswith("\n\n") and "long" not in text} == {
             f"{text}\n\n" for text in expected if "long" not in text
         }
-
-
-def test_meta_counts_only_learned_held_out_tokens_and_their_bytes(corpus: Corpus):
-    held = corpus.sources[0]._heldout
-    learned = held.at(range(len(held)))[:, LEARNED].sum()
-    assert 0 < learned < corpus.metas[0].heldout
-    assert corpus.metas[0].heldout_learned == learned
-    assert corpus.metas[0].heldout_bytes == learned  # the tokenizer makes one token per byte
 
 
 def test_epochs_have_different_orders_and_seeds_different_sequences(corpus: Corpus, cfg: Config):
@@ -316,14 +307,6 @@ def test_rows_of_a_mixture_come_from_its_sources_by_weight(mixed: Config, text_f
     assert corpus.heldout_rows(8).shape == (8, 4, mixed.model.context + 1)
     share = [corpus.rows(5, slice(i, i + 2)) for i in range(0, 8, 2)]
     np.testing.assert_array_equal(np.concatenate(share), corpus.rows(5))
-
-
-def test_an_evaluation_of_a_mixture_has_no_bits_per_byte(mixed: Config):
-    corpus = Corpus(prepare_all(mixed.data), mixed)
-    params = model.init_params(jax.random.key(0), mixed.model)
-    loss, bits_per_byte = evaluate_heldout(params, mixed, corpus, mesh.make_training_mesh(mixed))
-    assert loss > 0
-    assert bits_per_byte is None
 
 
 def test_other_weights_change_the_fingerprint_of_a_mixture(mixed: Config):

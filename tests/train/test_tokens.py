@@ -113,19 +113,6 @@ def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: 
     assert tokenizer.dtype is kind
 
 
-@pytest.mark.parametrize(("make", "count"), [(tokens.ascii_characters, 4), (tokens.utf8_bytes, 10)])
-def test_bytes_in_counts_one_byte_per_token_in_texts_of_any_length(make, count: int):
-    tokenizer = make()
-    assert (
-        tokenizer.bytes_in(tokenizer.encode("a\u00e9\u20ac\U0001d11e" * 40_000)) == 40_000 * count
-    )
-
-
-def test_bytes_in_counts_the_utf8_bytes_of_a_text(bpe: tokens.Tokenizer):
-    text = "".join(TEXTS)
-    assert bpe.bytes_in(bpe.encode(text)) == len(text.encode())
-
-
 def test_tokens_outside_the_vocabulary_decode_to_empty_text(bpe: tokens.Tokenizer):
     assert bpe.decode([*bpe.encode("come"), bpe.vocabulary + 3]) == "come"
 
@@ -150,11 +137,6 @@ def test_a_missing_tokenizer_is_refused_with_the_allowed_values(tmp_path: Path):
         ConfigError, match=r"must be ascii, bytes, bpe or a readable tokenizer\.json, .*b.json"
     ):
         tokens.read_file(tmp_path / "b.json")
-
-
-def test_special_tokens_are_not_counted_as_text(bpe: tokens.Tokenizer):
-    text = np.concatenate([bpe.encode("come"), bpe.end, bpe.encode(" and go"), bpe.end])
-    assert bpe.bytes_in(text) == len("come and go")
 
 
 @pytest.mark.parametrize("beside", [None, "{}"])

@@ -19,12 +19,9 @@ from tests.train.bucket import NAME
 from train.__main__ import main
 from train.command_line import command_line
 from train.core.config import Config, build, load
-from train.core.data import Corpus
 from train.core.model import init_params
-from train.data.corpus import prepare, prepare_all, read_meta
 from train.hf import weights
 from train.run import bench, contract, mesh, mfu
-from train.run.evaluation import evaluate_heldout
 from train.storage import open_filesystem
 
 type Verb = Callable[..., str]
@@ -51,33 +48,24 @@ def run_verb(
     return run
 
 
-def test_eval_prints_held_out_loss_perplexity_and_bits_per_byte(
-    run_verb: Verb, finished_config: Config
-):
+def test_eval_prints_held_out_loss_and_perplexity(run_verb: Verb):
     output = run_verb("eval", "evaluate.batches=2")
     fields = output.replace(",", "").split()
-    loss, perplexity, bits = (float(fields[i]) for i in (2, 4, 5))
+    loss, perplexity = (float(fields[i]) for i in (2, 4))
     assert 1 < loss < 3.2
     assert perplexity == pytest.approx(math.exp(loss), rel=1e-3)
-    assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
     assert "over 16 sequences of 32 tokens" in output
-
-
-def test_bits_per_byte_do_not_depend_on_the_tokenizer(make_config: Callable[..., Config]):
-    cfg = make_config(data={"tokenizer": "bpe", "vocabulary": 300}, model={"vocabulary": 300})
-    corpus = Corpus(prepare_all(cfg.data), cfg)
-    params = {n: a * 0 for n, a in init_params(jax.random.key(0), cfg.model).items()}
-    loss, bits_per_byte = evaluate_heldout(params, cfg, corpus, mesh.make_training_mesh(cfg))
-    meta = read_meta(prepare(cfg.data))
-    assert loss == pytest.approx(math.log(300), rel=1e-5)
-    assert meta.heldout < meta.heldout_bytes / 2
-    expected = math.log2(300) * meta.heldout / meta.heldout_bytes
-    assert bits_per_byte == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_that_was_sharded_over_more_devices_can_be_used_on_one(run_verb: Verb):
     assert run_verb("eval", "compute.fsdp=8") == run_verb("eval")
     assert run_verb("sample", "compute.fsdp=8") == run_verb("sample")
+
+
+@pytest.mark.parametrize("verb", ["eval", "sample"])
+def test_attention_that_the_device_does_not_support_is_refused(run_verb: Verb, verb: str):
+    error = run_verb(verb, "compute.attention=cudnn", code=contract.BAD_CONFIG)
+    assert error.startswith("train: compute.attention: cudnn needs a GPU")
 
 
 def test_step_may_precede_or_follow_an_override(run_verb: Verb):

@@ -36,7 +36,7 @@ from train.data.tokens import Tokenizer
 from train.storage import check_path_writable, new_directory
 from train.strict import ConfigError
 
-FORMAT = "3"
+FORMAT = "4"
 """Version of the file format, part of a directory's digest; change it when the format changes."""
 
 SPLITS = ("train", "heldout")
@@ -49,10 +49,7 @@ _SHARED_DATA = Path("/var/lib/tpufleet/data")
 class Meta:
     """Description of a prepared corpus; ``train`` and ``heldout`` are numbers of tokens.
 
-    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer. ``heldout_learned`` is the
-    number of held-out tokens that count in the loss: not the first token of a packed document, and
-    in conversations only tokens of the assistant's messages. ``heldout_bytes`` is the length in
-    UTF-8 bytes of the text of the tokens that count.
+    ``fingerprint`` is the hexadecimal SHA-256 of tokens and tokenizer.
     """
 
     name: str
@@ -60,8 +57,6 @@ class Meta:
     vocabulary: int
     train: int
     heldout: int
-    heldout_learned: int
-    heldout_bytes: int
     fingerprint: str
     documents: str
 
@@ -234,20 +229,12 @@ def _write(
     else:
         write_joined(directory / "train.bin", text, tokenizer)
     train, heldout = split_heldout(directory, cfg.heldout, tokenizer.dtype().itemsize)
-    learned = np.fromfile(directory / "heldout.bin", tokenizer.dtype)
-    if template:
-        learned = learned[np.fromfile(directory / "heldout.learned", bool)]
-    elif cfg.documents == "packed":
-        lengths = np.fromfile(directory / "heldout.documents", LENGTHS)[::2].astype(np.int64)
-        learned = np.delete(learned, (np.cumsum(lengths) - lengths)[lengths > 0])
     meta = Meta(
         text.name,
         cfg.tokenizer if cfg.tokenizer in ("bpe", *tokens.BUILT_IN) else "given",
         tokenizer.vocabulary,
         train,
         heldout,
-        len(learned),
-        tokenizer.bytes_in(learned),
         fingerprint(directory, tokenizer),
         cfg.documents,
     )

@@ -38,9 +38,6 @@ BESIDE = (SETTINGS, TEMPLATE, "special_tokens_map.json", "generation_config.json
 """Files beside a tokenizer.json that are kept for an export. The last one has the ids of the tokens
 that end a generated text."""
 
-DECODE_CHUNK_TOKENS = 1 << 16
-"""Number of tokens decoded at once to count the bytes of their text."""
-
 _PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
 _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE", 0x0153: "oe"}
 
@@ -158,17 +155,6 @@ class Tokenizer:
     def dtype(self) -> type[np.unsignedinteger]:
         """Smallest unsigned integer type that can store all tokens."""
         return np.min_scalar_type(self.vocabulary - 1).type
-
-    def bytes_in(self, tokens: np.ndarray) -> int:
-        """Count the UTF-8 bytes of the decoded tokens, without special tokens."""
-        if self.encoding is None:
-            return len(tokens)
-        starts = range(0, len(tokens), DECODE_CHUNK_TOKENS)
-        # Special tokens must not be counted. encoding.decode omits them, self.decode does not.
-        decode = self.encoding.decode
-        return sum(
-            len(decode(tokens[i : i + DECODE_CHUNK_TOKENS].tolist()).encode()) for i in starts
-        )
 
 
 def _valid(text: str) -> str:
