@@ -90,17 +90,8 @@ def _parsed(content: bytes | str, source: str) -> Any:
         return _Loader(content).get_single_data()
     except Exception as err:  # PyYAML also raises ValueError, RecursionError and other errors
         reason = " ".join(str(err).split())
-        if _is_at_asterisk(err, content):
-            reason += """. A value that begins with * needs quotes: "*.txt", on a command line """
-            reason += """data.text='"*.txt"'"""
-        raise ConfigError(f"{source}: invalid YAML: {reason}") from err
-
-
-def _is_at_asterisk(err: Exception, content: bytes | str) -> bool:
-    """Return whether a YAML error is at an asterisk, which YAML reads as the start of an alias."""
-    mark = getattr(err, "context_mark", None) or getattr(err, "problem_mark", None)
-    text = content if isinstance(content, str) else content.decode(errors="replace")
-    return mark is not None and text[mark.index :].startswith("*")
+        quotes = """Put special characters in quotes: "*.txt", in an override '"*.txt"'"""
+        raise ConfigError(f"{source}: invalid YAML: {reason}. {quotes}") from err
 
 
 def section(kind: type, tree: Any, source: str, prefix: str) -> Any:

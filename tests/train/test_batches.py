@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.core import step
-from train.core.config import ComputeConfig, Config, ConfigError, build, microbatches
+from train.core.config import ComputeConfig, Config, build, microbatches
 from train.core.data import Corpus
 from train.core.sharding import BATCH_AXES
 from train.data.corpus import prepare_all
@@ -77,15 +77,3 @@ def test_the_last_sequence_of_the_text_can_be_drawn(make_config: Callable[..., C
     corpus = Corpus(prepare_all(cfg.data), make_config(model={"context": length - 2}, batch=64))
     ends = corpus.rows(0)[:, -1]
     assert set(ends) == {corpus.sources[0].tokens[-1], corpus.sources[0].tokens[-2]}
-
-
-def test_a_text_shorter_than_a_sequence_is_refused(make_config: Callable[..., Config]):
-    cfg = make_config(model={"context": 10**6})
-    with pytest.raises(ConfigError, match=r"feast has \d+ tokens, fewer than the 1000001 of one"):
-        Corpus(prepare_all(cfg.data), cfg)
-
-
-def test_a_vocabulary_too_small_for_the_corpus_is_refused(make_config: Callable[..., Config]):
-    cfg = make_config(model={"vocabulary": 100})
-    with pytest.raises(ConfigError, match=r"model\.vocabulary: must be at least .* 128 .* not 100"):
-        Corpus(prepare_all(cfg.data), cfg)

@@ -254,7 +254,7 @@ def test_a_file_without_conversations_has_nothing_to_train_on(
     talk.write_text("")
     directory = prepare_talk(tokenizer="bytes")
     cfg = make_config(data={"tokenizer": "bytes"}, model={"vocabulary": 256})
-    with pytest.raises(ConfigError, match=r"^data: talk has 0 tokens, fewer"):
+    with pytest.raises(ConfigError, match=r"^data: talk has 0 tokens to train on"):
         Corpus([directory], cfg)
 
 

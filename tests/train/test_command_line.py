@@ -37,14 +37,13 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
         2,
     ),
     "data.text: no file matches nowhere*.txt": (["{config}", "data.text=nowhere*.txt"], {}, 2),
-    "of one sequence": (["{config}", "model.context=1000000"], {}, 2),
-    "data.heldout: holds out 20877 of the 20877 tokens of feast": (
-        ["{config}", "data.documents=packed"],
+    "tokens to train on and 2087 held out, but one sequence needs 1000001": (
+        ["{config}", "model.context=1000000"],
         {},
         2,
     ),
-    "tokens of feast, which leaves 4175 to train on": (
-        ["{config}", "model.context=9000", "data.heldout=0.8"],
+    "feast has 0 tokens to train on and 20877 held out": (
+        ["{config}", "data.documents=packed"],
         {},
         2,
     ),

@@ -41,17 +41,11 @@ class Corpus:
                 f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
             )
         for meta in metas:
-            least, total = self._least(meta), meta.train + meta.heldout
-            if total < least:
+            if meta.train < self._least(meta):
                 raise ConfigError(
-                    f"data: {meta.name} has {total} tokens, fewer than the {least} of one "
-                    "sequence; use more data or a smaller model.context"
-                )
-            if meta.train < least:
-                raise ConfigError(
-                    f"data.heldout: holds out {meta.heldout} of the {total} tokens of {meta.name}, "
-                    f"which leaves {meta.train} to train on, fewer than the {least} of one "
-                    "sequence; hold out less (0: nothing), or use more data"
+                    f"data: {meta.name} has {meta.train} tokens to train on and {meta.heldout} "
+                    f"held out, but one sequence needs {self._least(meta)}; use more data, a "
+                    "smaller model.context or a smaller data.heldout"
                 )
         if cfg.evaluate.every:
             self.check_heldout(", or set evaluate.every=0")
