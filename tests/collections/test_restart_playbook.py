@@ -1,38 +1,40 @@
 """restart.yml, and a relaunch by train.yml, without machines."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action.run_again import record_to_restart
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.playbooks import OURS, environment_of, flat, play
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 
 
-def restart(local_api, wanted, *options):
-    folder = local_api.state / "fleet/runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mine.json").write_text(json.dumps(record_fields(wanted=wanted)))
-    options = ("-e", "run=mine", *options)
-    result = play(environment_of(local_api), "playbooks/restart.yml", *options)
-    assert result.returncode != 0  # this controller has no release, so every restart fails
-    return flat(result)
+@pytest.mark.parametrize(
+    ("wanted", "even_if_stopped", "error"),
+    [
+        ("running", False, ""),
+        ("stopped", False, "run mine: not restarted, somebody stopped it."),
+        ("stopped", True, ""),
+        ("done", True, "run mine: not restarted, it is done."),
+        ("", True, "run mine: no record."),
+    ],
+)
+def test_only_a_wanted_run_is_restarted_or_a_stopped_one_with_even_if_stopped(
+    tmp_path, wanted, even_if_stopped, error
+):
+    store = RunStore.of(str(tmp_path))
+    if wanted:
+        store.change("mine", 0, record_fields(wanted=wanted))
 
-
-def test_a_run_that_somebody_stopped_is_restarted_only_with_even_if_stopped(local_api):
-    error = "run mine: not restarted, somebody stopped it."
-
-    assert error in restart(local_api, "stopped", "--check")
-    assert error not in restart(local_api, "stopped", "-e", "even_if_stopped=true")
-
-
-def test_a_run_that_is_done_is_never_restarted(local_api):
-    output = restart(local_api, "done", "-e", "even_if_stopped=true")
-
-    assert "run mine: not restarted, it is done." in output
+    with pytest.raises(RunError, match=error) if error else nullcontext():
+        assert record_to_restart("mine", store, even_if_stopped) == store.read("mine")
 
 
 def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
@@ -72,14 +74,20 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["restart", "check"])
-def test_a_run_whose_tpu_is_gone_is_not_restarted(local_api, options):
+def test_a_run_whose_tpu_is_gone_is_not_restarted_and_no_field_of_its_record_executed(
+    local_api, tmp_path, options
+):
+    owned = tmp_path / "owned"
+    evil = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
     fleet = keep_release(local_api.state / "fleet")
     (fleet / "runs").mkdir()
-    (fleet / "runs/mine.json").write_text(json.dumps(record_fields()))
+    fields = record_fields(command=["python", evil], config=evil, env={"A": evil})
+    (fleet / "runs/mine.json").write_text(json.dumps(fields))
     local_api.ready("other", labels=OURS)
 
     environment = environment_of(local_api)
     result = play(environment, "playbooks/restart.yml", "-e", "run=mine", *options)
 
     assert result.returncode != 0
-    assert "its TPU is gone" in flat(result)
+    assert "run mine: its TPU is gone" in flat(result)
+    assert not owned.exists()

@@ -202,17 +202,14 @@ def test_without_start_seconds_the_rendezvous_counts_as_compile_time(build_recor
 
 def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(build_record):
     record = build_record((100, LAUNCHED, {}), (900, Event(EventKind.DONE), {"wanted": "done"}))
-    output = Attempt(1, began=100, ended=210, first=110, last=200, kept=90)
+    output = Attempt(1, began=100, ended=210, first=110, last=200, kept=90, saves=20)
 
-    assert spent_by_cause(record, [output], 5000) == {"compile": 10, "training": 90, "other": 10}
-
-
-def test_the_goodput_is_the_share_of_training(build_record):
-    output = Attempt(1, began=100, first=110, last=190, kept=80, saves=20)
-    result = by_cause(build_record((100, LAUNCHED, {})), [output], 200)
-
+    assert spent_by_cause(record, [output], 5000) == {
+        **{"compile": 10, "training": 70, "saves": 20, "other": 10}
+    }
+    result = by_cause(record, [output], 5000)
     assert result
-    assert result.share == pytest.approx(0.6)
+    assert result.share == pytest.approx(70 / 110)
 
 
 def test_a_record_of_an_older_version_has_no_goodput():

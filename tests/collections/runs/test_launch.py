@@ -92,6 +92,7 @@ def test_a_run_on_one_chip_is_launched_on_that_chip():
 
     assert sorted(specs) == ["mine-b", "mine-c"]
     assert (specs["mine-c"].chip, specs["mine-c"].workers) == (3, 1)
+    assert (specs["mine-c"].env, specs["mine-c"].nodes) == ({"A": "1"}, (A,))
 
 
 def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
@@ -108,13 +109,6 @@ def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
     fields = placement_fields("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
 
     assert [node.id for node in fields["nodes"]] == ["2", "3", "1"]
-
-
-def test_each_run_of_a_sweep_has_its_own_environment_and_tpu():
-    first, second = launches()["mine-a"], launches()["mine-b"]
-
-    assert (first.env, first.nodes) == ({"A": "1"}, (A,))
-    assert (second.env, second.nodes) == ({"A": "1", "B": "2"}, (B,))
 
 
 def test_a_relaunch_is_the_recorded_launch_on_the_current_tpu():

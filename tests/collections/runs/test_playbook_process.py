@@ -105,11 +105,6 @@ def test_a_playbook_ends_with_the_watch_that_started_it(tmp_path):
     assert left_running(tmp_path) == []
 
 
-def test_a_process_that_ends_by_itself_has_its_exit_code_and_no_reason(tmp_path):
-    assert run(tmp_path, ["sh", "-c", "echo x; exit 3"], lambda: "") == (3, "")
-    assert (tmp_path / "output").read_text() == "x\n"
-
-
 PLAYBOOK = """
 - hosts: localhost
   gather_facts: false
@@ -181,10 +176,6 @@ def test_a_playbook_is_not_started_after_its_run_was_stopped(run_playbook, tmp_p
     assert (error, pids(tmp_path)) == ("the run is stopped now", [])
 
 
-def test_ansible_playbook_is_the_executable_beside_this_python():
-    assert ansible_playbook() == [str(Path(sys.executable).with_name("ansible-playbook"))]
-
-
 def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_path):
     # The child process may have another current directory, so its paths must be absolute.
     monkeypatch.chdir(tmp_path)
@@ -192,8 +183,9 @@ def test_vault_passwords_are_passed_on_unless_they_were_typed(monkeypatch, tmp_p
     cli_arguments = {"vault_password_files": ["/home/me/vault"], "vault_ids": ids}
     monkeypatch.setattr(playbook_actor.context, "CLIARGS", cli_arguments)
 
-    _, *options = ansible_playbook()
+    tool, *options = ansible_playbook()
 
+    assert tool == str(Path(sys.executable).with_name("ansible-playbook"))
     files = ["--vault-id", "a@/b", "--vault-id", f"d@{tmp_path}/prompts"]
     assert options == ["--vault-password-file", "/home/me/vault", *files]
 
@@ -254,20 +246,13 @@ def test_a_playbook_succeeds_only_with_exit_code_0_and_a_valid_result(
     assert bool(message) == bool(error)
 
 
-def test_the_log_of_the_watch_has_one_line_for_each_event(tmp_path):
+def test_the_log_of_the_watch_has_one_printable_line_for_each_event(tmp_path, capsys):
     log = WatchLog(tmp_path / "watch.log", quiet=False)
 
-    log("run mine: preempted:\nits TPU is gone")
-
-    assert (tmp_path / "watch.log").read_text().endswith("Z run mine: preempted: its TPU is gone\n")
-
-
-def test_the_log_of_the_watch_has_no_control_characters(tmp_path, capsys):
-    log = WatchLog(tmp_path / "watch.log", quiet=False)
-
-    log("run mine: crashed: \x1b]0;owned\x07\x1b[31mred\x9b2J")
+    log("run mine: crashed:\nno \x1b]0;owned\x07\x1b[31mred\x9b2J")
 
     (line,) = (tmp_path / "watch.log").read_text().splitlines()
+    assert "Z run mine: crashed: no " in line
     assert line.isprintable()
     assert "\x1b" not in capsys.readouterr().out
 

@@ -40,6 +40,8 @@ def test_a_relaunch_needs_the_code_and_the_lock_file_that_were_launched(launch, 
     lock = cached_lock_path(tmp_path, launch.requirements)
 
     assert missing_cached_file(launch, tmp_path) == ""
+    lock.write_bytes(b"\n" + LOCK_TEXT + b"\n\n")
+    assert missing_cached_file(launch, tmp_path) == ""
     lock.write_bytes(b"jax==0.2")
     assert missing_cached_file(launch, tmp_path) == str(lock)
     lock.unlink()
@@ -86,37 +88,18 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
         assert variables["jax_requirements"] == "worker-torch"
 
 
-@pytest.mark.parametrize("text", [LOCK_TEXT, LOCK_TEXT + b"\n", b"\n" + LOCK_TEXT + b"\n\n"])
-def test_white_space_around_a_lock_file_is_ignored(launch, tmp_path, text):
-    cached_lock_path(tmp_path, launch.requirements).write_bytes(text)
-
-    assert missing_cached_file(launch, tmp_path) == ""
-
-
-def test_a_lock_file_that_is_damaged_is_written_again_by_the_next_launch(tmp_path):
-    cache_lock(tmp_path, LOCK_TEXT)
-    lock = cached_lock_path(tmp_path, LOCK)
-    lock.write_bytes(b"jax==0.2")
-
-    cache_lock(tmp_path, LOCK_TEXT)
-
-    assert lock.read_bytes() == LOCK_TEXT + b"\n"
-
-
-def test_a_valid_lock_file_is_not_written_again(tmp_path):
-    cache_lock(tmp_path, LOCK_TEXT)
-    first = cached_lock_path(tmp_path, LOCK).stat()
-
-    cache_lock(tmp_path, LOCK_TEXT)
-
-    assert cached_lock_path(tmp_path, LOCK).stat().st_ino == first.st_ino
-
-
-def test_lock_files_are_in_the_state_directory_and_only_the_owner_can_read_them(tmp_path):
+def test_a_lock_file_is_private_and_written_again_only_if_it_is_damaged(tmp_path):
     state = tmp_path / "new/state"
+    lock = cached_lock_path(state, LOCK)
+    cache_lock(state, LOCK_TEXT)
+    first = lock.stat()
 
     cache_lock(state, LOCK_TEXT)
+    assert lock.stat().st_ino == first.st_ino
+    lock.write_bytes(b"jax==0.2")
+    cache_lock(state, LOCK_TEXT)
 
+    assert lock.read_bytes() == LOCK_TEXT + b"\n"
     assert [path.name for path in (state / "locks").iterdir()] == [f"{LOCK}.lock"]
     assert stat.S_IMODE((state / "locks").stat().st_mode) == 0o700
 
@@ -135,15 +118,9 @@ def test_playbooks_get_only_names_and_paths():
 
 
 @pytest.mark.parametrize("chip", [0, 3])
-def test_a_run_on_one_chip_is_relaunched_on_that_chip(chip):
+def test_a_relaunch_gets_the_current_address_of_the_tpu_and_the_chip_of_the_run(chip):
     without_chip = relaunch_variables(run_record(), STATE_DIR, "/fleet")
 
-    variables = relaunch_variables(run_record(chip=chip), STATE_DIR, "/fleet")
+    variables = relaunch_variables(run_record(chip=chip), STATE_DIR, "/fleet", "pod-1,pod-2")
 
-    assert variables == without_chip | {"per_chip": True, "chip": chip}
-
-
-def test_a_relaunch_gets_the_current_address_of_the_tpu():
-    assert (
-        relaunch_variables(run_record(), STATE_DIR, "/fleet", "pod-1,pod-2")["tpu"] == "pod-1,pod-2"
-    )
+    assert variables == without_chip | {"tpu": "pod-1,pod-2", "per_chip": True, "chip": chip}

@@ -9,20 +9,9 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 
 from tests.collections.runs.records import keep_release, record_fields, run_record
+from tests.collections.runs.test_train_playbook import HOSTS
 from tests.collections.test_run_role import played
 
-HOSTS = """
-tpu:
-  hosts:
-    pod-w0: {tpu_worker_id: 0}
-    pod-w1: {tpu_worker_id: 1}
-  vars:
-    tpu_name: pod
-    tpu_zone: us-east1-d
-    tpu_id: "4712"
-    tpu_worker_count: 2
-    tpu_leader_ip: 10.0.0.2
-"""
 OTHER_OPTIONS = {
     "project": "/",
     "lock": "/no/such/lock",

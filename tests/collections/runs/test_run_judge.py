@@ -236,15 +236,6 @@ def test_no_worker_is_stopped_if_another_launch_has_started_a_newer_attempt(laun
     assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
 
 
-def test_a_run_that_ended_while_it_was_waited_for_is_recorded_as_done(launch):
-    start = launch.started()
-    waited = both({"info": report_end("0"), "outcome": "settled"})
-
-    launch.judge(verdict=start, waited=waited).judge_outcome()
-
-    assert launch.record().wanted == "done"
-
-
 def test_each_run_of_a_play_is_judged_by_the_answers_of_its_own_workers(launch):
     start = launch.started()
     start["runs"]["other"] = start["runs"]["mine"]
@@ -322,14 +313,18 @@ def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):
     assert (result["warnings"], launch.record().wanted) == ([], "stopped")
 
 
-@pytest.mark.parametrize("outcome", ["settled", "continues"])
-def test_a_run_is_not_recorded_as_done_while_another_worker_trains(launch, outcome):
+@pytest.mark.parametrize(
+    ("other", "wanted"),
+    [
+        ({"info": report_end("0"), "outcome": "settled"}, "done"),
+        ({"info": report(heartbeat={"step": 9}), "outcome": "settled"}, "running"),
+        ({"info": report(heartbeat={"step": 9}), "outcome": "continues"}, "running"),
+    ],
+)
+def test_a_run_is_recorded_as_done_once_it_has_ended_on_all_workers(launch, other, wanted):
     start = launch.started()
-    waited = both(
-        {"info": report_end("0"), "outcome": "settled"},
-        {"info": report(heartbeat={"step": 9}), "outcome": outcome},
-    )
+    waited = both({"info": report_end("0"), "outcome": "settled"}, other)
 
     launch.judge(verdict=start, waited=waited).judge_outcome()
 
-    assert launch.record().wanted == "running"
+    assert launch.record().wanted == wanted

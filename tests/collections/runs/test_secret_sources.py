@@ -33,14 +33,18 @@ def test_the_error_about_readable_secrets_has_the_commands_for_the_file(file):
     assert f"ansible-vault encrypt '{file}'" in str(error.value)
     assert f"chmod 600 '{file}'" in str(error.value)
     assert "(mode 0640)" in str(error.value)
+    file.chmod(0o600)
+    check_secret_files(sources(file))
 
 
 def test_a_secrets_file_is_found_beside_an_inventory_but_not_for_a_host_list(file, monkeypatch):
     hosts = file.parents[2] / "hosts.yml"
     hosts.write_text("all: {}\n")
-    assert [*readable_secrets([str(hosts)])] == [(file, 0o640)]
+    assert [*readable_secrets([str(hosts), *sources(file)])] == [(file, 0o640)]
     monkeypatch.chdir(file.parents[2])
     assert not [*readable_secrets(["localhost,"])]
+    with_comma = file.parents[2].rename(file.parents[3] / "one,two")
+    assert len([*readable_secrets([str(with_comma)])]) == 1
 
 
 @pytest.mark.parametrize(
@@ -65,16 +69,6 @@ def test_a_file_without_secrets_may_be_readable_by_others(file, text):
     check_secret_files(sources(file))
 
 
-def test_an_inventory_whose_path_has_a_comma_is_no_list_of_hosts(file):
-    inventory = file.parents[2].rename(file.parents[3] / "one,two")
-
-    assert len([*readable_secrets([str(inventory)])]) == 1
-
-
-def test_two_inventories_in_one_directory_share_one_secrets_file(file):
-    assert len([*readable_secrets([*sources(file), f"{file.parents[2]}/hosts.yml"])]) == 1
-
-
 def test_a_path_that_cannot_be_read_counts_as_without_a_secrets_file(file, monkeypatch):
     def refuse(path, **_):
         raise PermissionError(13, "Permission denied", str(path))
@@ -82,12 +76,6 @@ def test_a_path_that_cannot_be_read_counts_as_without_a_secrets_file(file, monke
     monkeypatch.setattr(Path, "stat", refuse)
 
     assert not [*readable_secrets(sources(file))]
-
-
-def test_plain_text_that_only_its_owner_can_read_is_accepted(file):
-    file.chmod(0o600)
-
-    check_secret_files(sources(file))
 
 
 def test_only_environment_variables_that_look_secret_count_as_misplaced():

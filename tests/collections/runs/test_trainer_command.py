@@ -28,10 +28,12 @@ def planned(command: str, overrides=(), env=None, attempt=0, fields=None, **opti
 
 
 def test_the_command_has_the_overrides_of_the_launch_and_then_the_new_ones():
-    launch = planned("sample", overrides=("sample.length=9",), step=400)
+    env = {"XLA_FLAGS": "", "MORE": "1"}
+    launch = planned("sample", overrides=("sample.length=9",), env=env, step=400)
 
     arguments = ("sample", "{config}", "steps=20", "sample.length=9", "--step", "400")
     assert launch.command == ("python", "-m", "train", *arguments)
+    assert launch.env == env
     assert (launch.config, launch.checkpoints) == (launch_spec().config, launch_spec().checkpoints)
 
 
@@ -61,17 +63,6 @@ def test_a_command_uses_no_port_of_the_attempts_of_the_run(attempt):
     assert planned("bench", attempt=attempt, fields=fields).coordinator not in {
         port.replace("10.0.0.2", "10.0.0.9") for port in ports
     }
-
-
-def test_a_missing_worker_is_an_error():
-    with pytest.raises(RunError, match="TPU pod: a run needs all 4 workers"):
-        placements(launch_spec(), "sample", "pod", POD[1:], {})
-
-
-def test_a_given_environment_overrides_the_environment_of_the_launch():
-    launch = planned("sample", env={"XLA_FLAGS": "", "MORE": "1"})
-
-    assert launch.env == {"XLA_FLAGS": "", "MORE": "1"}
 
 
 def test_an_export_needs_no_device_and_has_a_directory_of_its_own():
@@ -133,6 +124,8 @@ def test_a_multislice_run_uses_all_its_slices():
 
 
 def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_read():
+    with pytest.raises(RunError, match="TPU pod: a run needs all 4 workers"):
+        placements(launch_spec(), "sample", "pod", POD[1:], {})
     with pytest.raises(RunError) as refused:
         placements(launch_spec(), "sample", "pod", [], {})
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
@@ -21,13 +20,11 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
     Snapshot,
     tpus_of_inventory,
-    tpus_of_nodes,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_decision import decide
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scripted_api import node
 from tests.collections.runs.answers import report, report_end
 from tests.collections.runs.records import ZONE, run_record
 
@@ -93,13 +90,6 @@ def test_a_state_is_confirmed_only_by_a_second_answer_with_the_same_state():
     assert not observed(RECORD, dead, {}, [POD], [lost]).is_confirmed
 
 
-def test_a_listing_of_the_api_and_the_inventory_show_the_same_tpu():
-    nodes = [parse_node(node("pod", labels=OURS, id="7"))]
-    hosts = workers()
-
-    assert tpus_of_nodes(nodes, "default") == tpus_of_inventory(hosts, "default") == (POD,)
-
-
 def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
     hosts = workers() | workers(zone=OTHER_ZONE, id_="9", labels={})
     answers = {host: {"runs": [RUN]} for host in hosts}
@@ -108,6 +98,9 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
 
     assert [process.host for process in observation.processes] == [W0, W1]
     assert (observation.tpu_state, observation.address) == (READY, f"pod_{ZONE}")
+    # Its address is its name if only the API, and not the inventory, lists the other TPU.
+    listed = tpus_of_inventory(hosts, "default")
+    assert observed(RECORD, HOSTS, {}, listed).address == "pod"
 
 
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED", "CREATING"])
@@ -140,14 +133,6 @@ def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
     assert len(observation.processes) == 4
     assert observation.address == "multislice_s"
     assert decide(MULTISLICE_RECORD, observation, 100.0).state is RunState.RUNNING
-
-
-def test_the_tpu_keeps_its_inventory_name_even_if_the_api_lists_a_namesake():
-    namesake = workers(id_="9", zone=OTHER_ZONE, labels={})
-
-    observation = observed(RECORD, HOSTS, {}, tpus_of_inventory(HOSTS | namesake, "default"))
-
-    assert observation.address == "pod"
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,6 @@ def test_a_state_code_that_is_not_defined_reads_as_unknown():
     assert not process.is_active
 
 
-@pytest.mark.parametrize("step", [None, "12", 1.5])
-def test_a_step_of_another_type_is_ignored(step):
-    process = find_process("w0", "mine", answered(report(heartbeat={"step": step})))
-
-    assert (process.step, process.has_heartbeat) == (None, True)
-
-
 def test_a_worker_without_the_run_reports_its_other_active_run():
     other = report(run="other")
 
@@ -120,8 +113,11 @@ def test_a_worker_without_the_run_reports_its_other_active_run():
 def test_a_run_on_another_chip_is_not_a_blocker(chip, other_chip, expected):
     launched = {"launched": {"chip": other_chip}} if other_chip >= 0 else {}
     answer = answered(report("done"), report(run="other", **launched))
+    hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
 
-    assert find_process("w0", "mine", answer, chip).other_run == expected
+    observation = Snapshot(hosts, {"w0": answer}, ((POD,),), 0.0).of(run_record(chip=chip))
+
+    assert [process.other_run for process in observation.processes] == [expected]
 
 
 def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
@@ -252,17 +248,6 @@ def test_the_workers_and_the_worst_health_of_all_slices_are_observed(first, seco
     observation = observed_slices("ab", replace(A, health=first), replace(B, health=second))
 
     assert (observation.workers, observation.health) == (5, health)
-
-
-def test_another_run_on_the_worker_is_observed_only_on_the_same_chip():
-    hosts = {"w0": {"tpu_zone": ZONE, "tpu_id": "7"}}
-    other = report(run="other", launched={"chip": 1})
-
-    for chip, expected in ((2, ""), (1, "other")):
-        observation = Snapshot(hosts, {"w0": answered(other)}, ([POD],), 0.0).of(
-            run_record(chip=chip)
-        )
-        assert [process.other_run for process in observation.processes] == [expected]
 
 
 @pytest.mark.parametrize(

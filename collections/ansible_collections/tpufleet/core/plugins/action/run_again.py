@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
         variables, api = task_vars or {}, options["api"]
         try:
             run, store = check_name(options["run"]), RunStore.of(options["fleet_state"], api)
-            record = self._record(run, store, options["even_if_stopped"])
+            record = record_to_restart(run, store, options["even_if_stopped"])
             state_dir = Path(options["state_dir"]).expanduser()
             if missing := missing_cached_file(record.launch, state_dir):
                 raise RunError(
@@ -70,31 +70,6 @@ class ActionModule(ActionBase):
         if failure:
             raise AnsibleActionFail(f"run {run}: {failure}")
         return result | {"changed": True, "msg": f"run {run} was stopped and launched again"}
-
-    def _record(self, run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
-        """Return the record of a run that may be restarted; raise RunError for other runs.
-
-        A run that somebody stopped may be restarted only with ``even_if_stopped``. Timers restart
-        runs without this option, so they do not resume stopped runs. A run that is done may never
-        be restarted.
-        """
-        record = store.read(run)
-        if record is None:
-            raise RunError(
-                f"run {run}: no record. Start it: ansible-playbook train.yml -e run={run} "
-                "-e config=FILE"
-            )
-        if record.wanted is DesiredState.DONE:
-            raise RunError(
-                f"run {run}: not restarted, it is done. Start another: "
-                "ansible-playbook train.yml -e run=NAME -e config=FILE"
-            )
-        if not record.is_wanted and not even_if_stopped:
-            raise RunError(
-                f"run {run}: not restarted, somebody stopped it. Resume it with the same settings: "
-                f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
-            )
-        return record
 
     def _restart(
         self,
@@ -120,6 +95,32 @@ class ActionModule(ActionBase):
         actor = Actor(Path(options["project"]), state_dir, options["fleet_state"], log, deadline)
         claim = Claim(lease.lost, lambda: conflict_reason(store, record, fence))
         return actor.act(record, observed, Action.RESTART, fence, claim)
+
+
+def record_to_restart(run: str, store: RunStore, even_if_stopped: bool) -> RunRecord:
+    """Return the record of a run that may be restarted; raise RunError for other runs.
+
+    A run that somebody stopped may be restarted only with ``even_if_stopped``. Timers restart
+    runs without this option, so they do not resume stopped runs. A run that is done may never
+    be restarted.
+    """
+    record = store.read(run)
+    if record is None:
+        raise RunError(
+            f"run {run}: no record. Start it: ansible-playbook train.yml -e run={run} "
+            "-e config=FILE"
+        )
+    if record.wanted is DesiredState.DONE:
+        raise RunError(
+            f"run {run}: not restarted, it is done. Start another: "
+            "ansible-playbook train.yml -e run=NAME -e config=FILE"
+        )
+    if not record.is_wanted and not even_if_stopped:
+        raise RunError(
+            f"run {run}: not restarted, somebody stopped it. Resume it with the same settings: "
+            f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
+        )
+    return record
 
 
 def observe(
