@@ -145,10 +145,3 @@ def test_a_run_that_is_done_counts_as_wanted_until_its_end(monkeypatch):
     record = record_after(monkeypatch, (100, "running"), (500, "done"))
 
     assert wanted_seconds(record, now=300.0) == 200.0
-
-
-def test_a_record_of_an_older_version_gets_no_wanted_time(monkeypatch):
-    monkeypatch.setattr("time.time", lambda: 50.0)
-    old = {"wanted": "stopped", "generation": 4, "attempt": 2}
-
-    assert wanted_seconds(after_change(old, "mine", 4, {"wanted": "running"}, {}), 60.0) is None

@@ -212,10 +212,6 @@ def test_a_run_that_is_done_was_wanted_until_its_last_attempt_ended(build_record
     assert result.share == pytest.approx(70 / 110)
 
 
-def test_a_record_of_an_older_version_has_no_goodput():
-    assert by_cause(record_fields(), [Attempt(1, kept=10)], 100.0) is None
-
-
 TIMES = st.floats(-100, 2000) | st.floats(0, 1e12)
 SECONDS = st.floats(0, 2000) | st.floats(0, 1e12)
 EVENTS = st.sampled_from(

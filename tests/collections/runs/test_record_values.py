@@ -125,6 +125,7 @@ def test_a_minimal_record_gets_defaults() -> None:
         "fence": 0,
         "history": [],
         "watch": {},
+        "wanted_seconds": 0.0,
         "workers": 1,
         "chip": -1,
         "config": None,

@@ -39,8 +39,8 @@ def by_cause(
 ) -> Goodput | None:
     """Return how a run spent the time in which it was wanted.
 
-    Returns None if the record does not say how long the run was wanted, or if the run has attempts
-    but no metrics yet. A run that is done was wanted until its last attempt ended.
+    Returns None if the run was wanted for 0 s, or if it has attempts but no metrics yet. A run that
+    is done was wanted until its last attempt ended.
 
     The clocks of cloud, controllers and workers may differ, so the seconds of all causes can exceed
     the wanted time. Then the seconds from ``attempts`` are scaled down.
@@ -54,7 +54,7 @@ def by_cause(
     if record.get("wanted") == DesiredState.DONE and attempts:
         now = attempts[-1].ended or attempts[-1].last or now
     wanted = wanted_seconds(record, now)
-    if wanted is None or wanted <= 0:
+    if not wanted:
         return None
     if attempts and all(attempt.first is None for attempt in attempts):
         return None

@@ -63,7 +63,7 @@ class RunRecord:
     launch: LaunchSpec
     generation: int = 0
     fence: int = 0
-    wanted_seconds: float | None = None
+    wanted_seconds: float = 0.0
     wanted_since: float | None = None
     wanted_until: float | None = None
     phase: TimeUse | None = None
@@ -123,9 +123,10 @@ class RunRecord:
             "fence": self.fence,
             "history": [{"time": event.time, **event.fields()} for event in self.history],
             "watch": dict(self.watch),
+            "wanted_seconds": self.wanted_seconds,
             **self.launch.to_json(),
         }
-        times = ("wanted_seconds", "wanted_since", "wanted_until", "phase_since")
+        times = ("wanted_since", "wanted_until", "phase_since")
         stored |= {name: value for name in times if (value := getattr(self, name)) is not None}
         stored |= {"phase": self.phase.value} if self.phase else {}
         return stored | ({"spent": dict(self.spent)} if self.spent else {})
@@ -161,7 +162,7 @@ def parse_record(run: str, value: object) -> RunRecord:
         launch=launch,
         generation=read("generation", _count, 0),
         fence=read("fence", _count, 0),
-        wanted_seconds=read("wanted_seconds", _seconds),
+        wanted_seconds=read("wanted_seconds", _seconds, 0.0),
         wanted_since=read("wanted_since", _seconds),
         wanted_until=read("wanted_until", _seconds),
         phase=read("phase", _phase, ""),

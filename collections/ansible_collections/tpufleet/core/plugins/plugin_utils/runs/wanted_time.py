@@ -39,18 +39,16 @@ PHASES = (TimeUse.LAUNCH, TimeUse.SETUP, TimeUse.BOOT, TimeUse.CAPACITY)
 _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_RUNNING)
 
 
-def wanted_seconds(record: Mapping[str, Any], now: float) -> float | None:
-    """Return for how many seconds until ``now`` the run was wanted; None if not recorded."""
-    spent = record.get("wanted_seconds")
-    if not isinstance(spent, (int, float)):
-        return None
+def wanted_seconds(record: Mapping[str, Any], now: float) -> float:
+    """Return for how many seconds until ``now`` the run was wanted."""
+    spent = float(record.get("wanted_seconds", 0.0))
     if record.get("wanted") == DesiredState.RUNNING:
         return spent + max(0.0, now - float(record.get("wanted_since", now)))
     if record.get("wanted") != DesiredState.DONE:
         return spent
     # ``now`` may be the end of the run, which can be long before the run was recorded as done. The
     # time between does not count.
-    return spent - max(0.0, float(record.get("wanted_until", now)) - now)
+    return max(0.0, spent - max(0.0, float(record.get("wanted_until", now)) - now))
 
 
 def phase_seconds(record: Mapping[str, Any], now: float, created: float = 0.0) -> dict[str, float]:
@@ -83,15 +81,12 @@ def wanted_time(
     is_wanted = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING
     if is_wanted and not before:
         return {"wanted_seconds": 0.0, "wanted_since": now}
-    if "wanted_seconds" not in before:
-        return {}
     phases = _phase_fields(before, event, now, is_wanted)
     if was_wanted == is_wanted:
         return phases
     if is_wanted:
         return phases | {"wanted_since": now}
-    spent = before["wanted_seconds"] + max(0.0, now - before.get("wanted_since", now))
-    return phases | {"wanted_seconds": round(spent, 3), "wanted_until": now}
+    return phases | {"wanted_seconds": round(wanted_seconds(before, now), 3), "wanted_until": now}
 
 
 def _phase_fields(
