@@ -1,4 +1,4 @@
-"""The watch deletes a TPU only after it was idle for ``idle_delete_after``."""
+"""Upkeep: the watch deletes TPUs that were idle for ``idle_delete_after``, and old releases."""
 
 import os
 import time
@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import upkeep as upkeep_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import SNAPSHOT_VALID_S
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import (
+    SNAPSHOT_VALID_S,
+    Snapshot,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
@@ -14,16 +17,134 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
     UnusableRecord,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
+    RETAINED_RELEASES,
+    YOUNG_SECONDS,
     Upkeep,
     UpkeepOutcome,
+    idle_since,
+    in_use,
     prune,
+    releases_to_delete,
 )
 
 from tests.collections.runs.passes import POD, Controller
 from tests.collections.runs.records import RELEASE, ZONE, run_record
 
+NOW = 1_000_000.0
+TWO_WORKERS = replace(POD, workers=2)
+HOSTS = {
+    f"pod-w{index}": {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"} for index in range(2)
+}
+IDLE = {"runs": [{"run": "old", "active": False}], "holders": []}
+QUIET = dict.fromkeys(HOSTS, IDLE)
+
+
+def is_used(tpu, hosts, answers, records):
+    return in_use(tpu, Snapshot(hosts, answers, (), NOW), records)
+
+
+def test_a_tpu_on_which_nothing_runs_and_nothing_is_wanted_is_idle():
+    assert not is_used(TWO_WORKERS, HOSTS, QUIET, [run_record(wanted="stopped")])
+
+
+def wanted(**node):
+    return [run_record(tpu="renamed", nodes=[{"name": "renamed", "zone": ZONE, "id": "7"} | node])]
+
+
+@pytest.mark.parametrize("node", [{"id": "8"}, {"zone": "us-east1-d"}])
+def test_a_wanted_run_on_a_tpu_of_another_name_and_zone_or_id_does_not_use_a_tpu(node):
+    assert not is_used(TWO_WORKERS, HOSTS, QUIET, wanted(**node))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "answers", "records"),
+    [
+        (HOSTS, QUIET, [run_record()]),
+        (HOSTS, QUIET, [run_record(tpu="multislice_s")]),
+        (HOSTS, QUIET, wanted()),
+        (HOSTS, QUIET | {"pod-w1": IDLE | {"runs": [{"run": "x", "active": True}]}}, []),
+        (HOSTS, QUIET | {"pod-w1": IDLE | {"holders": ["python3 (pid 8) holds /dev/accel0"]}}, []),
+        (HOSTS, QUIET | {"pod-w1": {"msg": "unreachable"}}, []),
+        (HOSTS, QUIET | {"pod-w1": {"runs": []}}, []),
+        (HOSTS, QUIET | {"pod-w1": IDLE | {"runs": [{"run": "x"}]}}, []),
+        ({"pod-w0": HOSTS["pod-w0"]}, QUIET, []),
+        (HOSTS | {"pod-w1": HOSTS["pod-w1"] | {"tpu_id": "8"}}, QUIET, []),
+    ],
+    ids=[
+        "wanted",
+        "wanted in a multislice",
+        "wanted by zone and id",
+        "a run",
+        "another process has the device",
+        "no answer",
+        "no answer about the device",
+        "an invalid answer",
+        "not all listed",
+        "another TPU with the same name",
+    ],
+)
+def test_a_tpu_that_is_or_may_be_used_is_in_use(hosts, answers, records):
+    assert is_used(TWO_WORKERS, hosts, answers, records)
+
+
+def test_a_tpu_that_is_not_ready_is_in_use():
+    assert is_used(replace(TWO_WORKERS, state="CREATING"), HOSTS, QUIET, [])
+
+
+@pytest.mark.parametrize(
+    ("stored", "since"),
+    [
+        ({}, NOW),
+        ({"id": "7", "since": 1}, 1.0),
+        ({"id": "7", "since": NOW}, NOW),
+        ({"id": "7", "since": 0}, NOW),
+        ({"id": "7", "since": None}, NOW),
+        ({"id": "7", "since": "x"}, NOW),
+        ({"id": "7", "since": NOW + 1}, NOW),
+        ({"id": "8", "since": 1.0}, NOW),
+    ],
+    ids=["first pass", "stored", "now", "zero", "none", "text", "future", "another TPU"],
+)
+def test_idle_time_starts_at_the_first_idle_pass_or_at_its_valid_stored_time(stored, since):
+    assert idle_since(stored, "7", is_in_use=False, now=NOW) == since
+    assert idle_since(stored, "7", is_in_use=True, now=NOW) == 0
+
+
+def test_the_newest_and_young_unused_releases_stay():
+    names = [f"{index:016x}" for index in range(9)]
+    old = {name: NOW - YOUNG_SECONDS * (index + 2) for index, name in enumerate(names)}
+    young = {"f" * 16: NOW - 10}
+    records = [
+        run_record("a", release=names[8], wanted="stopped"),
+        run_record("b", release=names[7], wanted="done"),
+    ]
+
+    deleted = releases_to_delete(old | young, records, NOW)
+
+    assert deleted == names[4:8]
+    assert len(old | young) - len(deleted) == RETAINED_RELEASES + 1
+
+
+def test_a_release_that_is_exactly_a_day_old_stays():
+    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(RETAINED_RELEASES + 1)}
+
+    assert releases_to_delete(cached, [], NOW) == []
+    assert len(releases_to_delete(cached, [], NOW + 1)) == 1
+
+
+def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():
+    busy = {"runs": [{"run": "x", "active": True}], "holders": ["python3"]}
+    other_hosts = {
+        "other-w0": {"tpu_zone": ZONE, "tpu_id": "8"},
+        "far": {"tpu_zone": "z", "tpu_id": "7"},
+    }
+
+    assert not is_used(
+        TWO_WORKERS, HOSTS | other_hosts, QUIET | dict.fromkeys(other_hosts, busy), []
+    )
+
+
 OTHER_ZONE = "europe-west4-b"
-TWO = replace(POD, workers=2)
 ENTRY = {
     "name": "pod",
     "zones": [ZONE, OTHER_ZONE],
@@ -36,7 +157,7 @@ HOLDER = "python3 (pid 8) holds /dev/accel0"
 
 @pytest.fixture
 def controller(tmp_path) -> Controller:
-    return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO])
+    return Controller(tmp_path / "fleet", tmp_path / "kept", [TWO_WORKERS])
 
 
 def idle_folder(controller) -> RecordFolder:
@@ -63,7 +184,7 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
 def idle_for(controller, seconds) -> RecordFolder:
     """Record that a TPU has been idle for ``seconds``; return the watch's folder of idle TPUs."""
     idle = idle_folder(controller)
-    idle.change(f"pod_{ZONE}", 0, {"id": TWO.id, "since": controller.now - seconds}, {})
+    idle.change(f"pod_{ZONE}", 0, {"id": TWO_WORKERS.id, "since": controller.now - seconds}, {})
     return idle
 
 
@@ -81,7 +202,7 @@ def test_a_tpu_without_idle_delete_after_stays(controller):
 
 @pytest.mark.parametrize("change", [{"is_ours": False}, {"id": ""}, {"zone": "us-east1-d"}])
 def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
-    controller.listing = [replace(TWO, **change)]
+    controller.listing = [replace(TWO_WORKERS, **change)]
 
     assert delete_idle(controller) == []
 
@@ -90,7 +211,10 @@ def test_a_tpu_that_is_not_the_fleets_own_stays(controller, change):
 def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(
     controller, is_ours, expected
 ):
-    controller.listing = [replace(TWO, zone=OTHER_ZONE, id="9", is_ours=is_ours), TWO]
+    controller.listing = [
+        replace(TWO_WORKERS, zone=OTHER_ZONE, id="9", is_ours=is_ours),
+        TWO_WORKERS,
+    ]
     hosts = {
         f"{tpu.zone}-w{worker}": {"tpu_zone": tpu.zone, "tpu_id": tpu.id}
         for tpu in controller.listing
@@ -107,7 +231,9 @@ def test_a_tpu_is_deleted_only_if_no_other_tpu_of_the_fleet_has_its_name(
 def test_a_tpu_stays_while_a_record_cannot_be_used(controller):
     controller.record_launch("hostile", tpu="{{ x }}")
 
-    error = Upkeep(controller.watch(), RecordFolder("unused"))._delete(TWO, controller.snapshot())
+    error = Upkeep(controller.watch(), RecordFolder("unused"))._delete(
+        TWO_WORKERS, controller.snapshot()
+    )
 
     assert (error, deleted(controller)) == (None, [])
 
@@ -226,7 +352,7 @@ def test_a_fleet_without_entries_deletes_nothing(controller):
 
 def blocker(controller, snapshot, **more):
     idle = idle_folder(controller)
-    return Upkeep(controller.watch(**more), idle)._blocker(TWO, snapshot)
+    return Upkeep(controller.watch(**more), idle)._blocker(TWO_WORKERS, snapshot)
 
 
 def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(controller):
