@@ -179,8 +179,16 @@ def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
     assert failure(launch).startswith("pod-w1")
 
 
-def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
+def launched_again(launch: Launch) -> None:
+    """Record attempt 2 of the run, as the watch does for a relaunch."""
+    record_launch(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)
+
+
+@pytest.mark.parametrize("is_launched_again", [False, True])
+def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch, is_launched_again):
     verdict = launch.judge(started=both(STARTED)).judge_answers()
+    if is_launched_again:
+        launched_again(launch)
     launch.change(EventKind.STOPPED, wanted="stopped")
 
     start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
@@ -189,11 +197,6 @@ def test_a_run_that_was_stopped_while_it_was_started_is_not_waited_for(launch):
     assert (start["wait"], outcome["stop"]) == ([], list(HOSTS))
     assert outcome["outcomes"]["mine"]["problems"] == ["the run was stopped during its launch"]
     assert launch.record().wanted == "stopped"
-
-
-def launched_again(launch: Launch) -> None:
-    """Record attempt 2 of the run, as the watch does for a relaunch."""
-    record_launch(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)
 
 
 BUSY = {"failed": True, "msg": "run mine is starting here, attempt 2. Stop it first: …"}
@@ -213,16 +216,6 @@ def test_a_launch_that_fails_stops_nothing_if_the_run_was_launched_again_meanwhi
         "run mine continues: another launch has started attempt 2 of the run. See its status: "
         "ansible-playbook playbooks/status.yml"
     )
-
-
-def test_a_run_that_was_launched_again_and_stopped_meanwhile_is_stopped(launch):
-    verdict = launch.judge(started=both(STARTED)).judge_answers()
-    launched_again(launch)
-    launch.change(EventKind.STOPPED, wanted="stopped")
-
-    start = launch.judge(started=both(STARTED), verdict=verdict).judge_start()
-
-    assert launch.judge(verdict=start).judge_outcome()["stop"] == list(HOSTS)
 
 
 def test_no_worker_is_stopped_if_another_launch_has_started_a_newer_attempt(launch):
@@ -285,16 +278,9 @@ def test_unavailable_records_are_a_warning_and_started_workers_are_stopped(launc
     assert result["stop"] == ["pod-w0"]
     assert "no space left" in result["failures"]["pod-w0"]
     assert result["warnings"] == ["the bucket does not answer"]
-
-
-def test_a_start_is_judged_even_if_the_records_are_unavailable(launch):
     verdict = launch.judge(started=both(STARTED)).judge("answers")
-    launch.broken = BrokenStore()
-
-    result = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
-
-    assert result["wait"] == list(HOSTS)
-    assert result["warnings"] == ["the bucket does not answer"]
+    start = launch.judge(started=both(STARTED), verdict=verdict).judge("start")
+    assert (start["wait"], start["warnings"]) == (list(HOSTS), ["the bucket does not answer"])
 
 
 def test_a_record_is_read_again_after_a_conflicting_change(launch, monkeypatch):

@@ -20,7 +20,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation imp
     GONE,
     NOT_LISTED,
     READY,
-    Observation,
     ObservedTpu,
     ProcessStatus,
     cause_of,
@@ -130,35 +129,28 @@ def test_a_run_on_another_chip_is_not_a_blocker(chip, other_chip, expected):
     assert [process.other_run for process in observation.processes] == [expected]
 
 
-def test_the_inventory_lists_each_tpu_once_with_its_workers_and_health():
-    variables = {
-        "tpu_name": "pod",
-        "tpu_zone": ZONE,
-        "tpu_id": 7,
-        "tpu_state": "CREATING",
-        "tpu_worker_count": "2",
-        "tpu_health": "UNHEALTHY_MAINTENANCE",
-        "tpu_labels": {LABEL: "mine"},
-    }
-
-    tpus = tpus_of_inventory({"w0": variables, "w1": variables}, "mine")
-
-    assert tpus == (ObservedTpu("pod", ZONE, "7", "CREATING", True, 2, "UNHEALTHY_MAINTENANCE"),)
+HOST = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": 7}
+LABELLED = HOST | {
+    "tpu_state": "CREATING",
+    "tpu_worker_count": "2",
+    "tpu_health": "UNHEALTHY_MAINTENANCE",
+    "tpu_labels": {LABEL: "mine"},
+}
 
 
-def test_a_host_with_only_name_zone_and_id_is_a_ready_tpu_with_one_worker():
-    variables = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([LABELLED] * 2, ("CREATING", True, 2, "UNHEALTHY_MAINTENANCE")),
+        ([HOST], ("READY", False, 1, "")),
+        ([HOST, HOST | {"tpu_state": "DELETING"}, HOST], (CHANGING, False, 1, "")),
+    ],
+    ids=["all variables", "only name, zone and id", "workers with different states"],
+)
+def test_the_inventory_lists_each_tpu_once(hosts, expected):
+    tpus = tpus_of_inventory({f"w{index}": host for index, host in enumerate(hosts)}, "mine")
 
-    tpus = tpus_of_inventory({"w0": variables}, "mine")
-
-    assert tpus == (ObservedTpu("pod", ZONE, "7", "READY", False, 1, ""),)
-
-
-def test_a_tpu_whose_workers_have_different_states_is_changing():
-    variables = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": "7"}
-    hosts = {"w0": variables, "w1": {**variables, "tpu_state": "DELETING"}, "w2": variables}
-
-    assert [tpu.state for tpu in tpus_of_inventory(hosts, "mine")] == [CHANGING]
+    assert tpus == (ObservedTpu("pod", ZONE, "7", *expected),)
 
 
 def test_a_tpu_listed_by_the_api_has_health_workers_owner_and_creation_time():
@@ -216,17 +208,11 @@ def test_the_tpu_of_a_launch_is_found_by_zone_and_id_first(listed, expected):
     assert find_tpu(LAUNCHED, listed) == expected
 
 
-def tpu_slice(name: str, state: str, **more: Any) -> ObservedTpu:
-    return replace(ObservedTpu(name, ZONE, name, state, is_ours=True), **more)
+def tpu_slice(name: str, state: str) -> ObservedTpu:
+    return ObservedTpu(name, ZONE, name, state, is_ours=True)
 
 
-def observed_slices(names: str, *listed: ObservedTpu) -> Observation:
-    """Observe a run on slices with these names."""
-    nodes = [{"name": name, "zone": ZONE, "id": name} for name in names]
-    return Snapshot({}, {}, (listed,), 0.0).of(run_record(tpu="multislice_s", nodes=nodes))
-
-
-A, B = tpu_slice("a", "READY", workers=2), tpu_slice("b", "READY", workers=3)
+A, B = tpu_slice("a", "READY"), tpu_slice("b", "READY")
 CREATING_B = tpu_slice("b", "CREATING")
 
 
@@ -241,23 +227,13 @@ CREATING_B = tpu_slice("b", "CREATING")
     ],
 )
 def test_the_worst_state_of_several_slices_decides(listed, state):
-    observation = observed_slices("abc", *listed)
+    nodes = [{"name": name, "zone": ZONE, "id": name} for name in "abc"]
+    record = run_record(tpu="multislice_s", nodes=nodes)
+
+    observation = Snapshot({}, {}, (listed,), 0.0).of(record)
 
     assert (observation.tpu_state, observation.can_be_created) == (state, False)
     assert observation.health == ""
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "health"),
-    [
-        ("", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW"),
-        ("UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_MAINTENANCE"),
-    ],
-)
-def test_the_workers_and_the_worst_health_of_all_slices_are_observed(first, second, health):
-    observation = observed_slices("ab", replace(A, health=first), replace(B, health=second))
-
-    assert (observation.workers, observation.health) == (5, health)
 
 
 @pytest.mark.parametrize(
@@ -381,20 +357,25 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     assert decide(stopped, observed(stopped, hosts, running), 100.0).action is not Action.STOP
 
 
-SLICES = workers("s-0", id_="0") | workers("s-1", id_="1")
-MULTISLICE_RECORD = run_record(
-    tpu="multislice_s",
-    nodes=[{"name": f"s-{number}", "zone": ZONE, "id": str(number)} for number in range(2)],
+@pytest.mark.parametrize(
+    ("first", "second", "health"),
+    [
+        ("", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW"),
+        ("UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_MAINTENANCE"),
+    ],
 )
+def test_a_multislice_run_is_observed_on_all_workers_with_the_worst_health(first, second, health):
+    slices = workers("s-0", id_="0", tpu_health=first) | workers(
+        "s-1", id_="1", count=3, tpu_health=second
+    )
+    nodes = [{"name": f"s-{number}", "zone": ZONE, "id": str(number)} for number in range(2)]
+    record = run_record(tpu="multislice_s", nodes=nodes)
 
+    observation = observed(record, slices, {host: {"runs": [RUN]} for host in slices})
 
-def test_a_multislice_run_is_observed_on_all_workers_of_its_slices():
-    observation = observed(MULTISLICE_RECORD, SLICES, {host: {"runs": [RUN]} for host in SLICES})
-
-    assert (observation.tpu_state, observation.workers) == ("READY", 4)
-    assert len(observation.processes) == 4
+    assert (observation.tpu_state, observation.workers, observation.health) == ("READY", 5, health)
+    assert [process.host for process in observation.processes] == sorted(slices)
     assert observation.address == "multislice_s"
-    assert decide(MULTISLICE_RECORD, observation, 100.0).state is RunState.RUNNING
 
 
 @pytest.mark.parametrize(

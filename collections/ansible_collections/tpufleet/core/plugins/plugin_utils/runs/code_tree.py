@@ -26,6 +26,11 @@ from ...module_utils.worker.release import (
 from ..folder_lock import locked_folder
 
 SKIPPED = {".git", "__pycache__"}
+FROM_CODE = (
+    "ansible-playbook train.yml -e run=NAME -e config=FILE (for your own trainer also "
+    "-e code=DIRECTORY and -e command=COMMAND)"
+)
+"""The command that launches a run from its code, which replaces this controller's cached copy."""
 
 
 def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = False) -> list[str]:
@@ -137,8 +142,7 @@ def stage(
     if (root / MANIFEST).is_file() and entries != sorted(read_manifest(root)):
         raise ReleaseError(
             f"{root}: the cached release is damaged (it differs from the release's manifest). "
-            "Launch the run from its code: ansible-playbook train.yml -e run=NAME -e config=FILE "
-            "(for your own trainer also -e code=DIRECTORY and -e command=COMMAND)"
+            f"Launch the run from its code: {FROM_CODE}"
         )
     target.mkdir(parents=True)
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a string

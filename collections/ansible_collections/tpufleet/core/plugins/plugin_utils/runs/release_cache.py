@@ -23,6 +23,7 @@ from ...module_utils.worker.release import (
     summary,
 )
 from ..replaced_file import replace_file
+from .code_tree import FROM_CODE
 
 if TYPE_CHECKING:
     from ...module_utils.worker.launch_spec import LaunchSpec
@@ -41,8 +42,7 @@ def verify_release(path: Path) -> None:
     if not (path / MANIFEST).is_file():
         raise ReleaseError(
             f"{path}: this release is not on this controller. Launch the run from its code: "
-            "ansible-playbook train.yml -e run=NAME -e config=FILE (for your own trainer also -e "
-            "code=DIRECTORY and -e command=COMMAND)"
+            f"{FROM_CODE}"
         )
     try:
         problems = release_problems(path, path.name)
@@ -51,8 +51,7 @@ def verify_release(path: Path) -> None:
     if problems:
         raise ReleaseError(
             f"{path}: the cached release is damaged ({summary(problems)}). Launch the run from "
-            "its code, which replaces the copy: ansible-playbook train.yml -e run=NAME -e "
-            "config=FILE (for your own trainer also -e code=DIRECTORY and -e command=COMMAND)"
+            f"its code, which replaces the copy: {FROM_CODE}"
         )
 
 
