@@ -220,19 +220,23 @@ def test_an_unreachable_worker_is_waited_for_until_the_limit():
 
 
 @pytest.mark.parametrize(
-    ("observed", "code"),
+    ("processes", "changes", "code"),
     [
-        (pod(TRAINING, UNREACHABLE, TRAINING, is_confirmed=True), "run_continues"),
-        (pod(UNREACHABLE, is_confirmed=True, any_worker_answers=False), "no_worker_reachable"),
-        (pod(UNREACHABLE, ended("77")), "confirming"),
-        (pod(UNREACHABLE, is_confirmed=True, can_be_created=False), "multislice"),
-        (pod(UNREACHABLE, is_confirmed=True, tpus=()), "not_ours"),
-        (pod(UNREACHABLE, is_confirmed=True, tpus=(FOREIGN_POD,)), "not_ours"),
-        (pod(UNREACHABLE, is_confirmed=True, tpus=(POD, replace(POD, id=""))), "not_ours"),
+        ([TRAINING, UNREACHABLE, TRAINING], {}, "run_continues"),
+        ([UNREACHABLE], {"any_worker_answers": False}, "no_worker_reachable"),
+        ([UNREACHABLE, ended("77")], {"is_confirmed": False}, "confirming"),
+        ([UNREACHABLE], {"can_be_created": False}, "multislice"),
+        ([UNREACHABLE], {"tpus": ()}, "not_ours"),
+        ([UNREACHABLE], {"tpus": (FOREIGN_POD,)}, "not_ours"),
+        ([UNREACHABLE], {"tpus": (POD, replace(POD, id=""))}, "not_ours"),
+        ([ended("1", other_run="b"), UNREACHABLE], {}, "other_run"),
+        ([ended("1"), UNREACHABLE], {"health": "UNHEALTHY_MAINTENANCE"}, "tpu_in_maintenance"),
     ],
 )
-def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(observed, code):
-    decision = decided(observed, FOR_LONG)
+def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(
+    processes, changes, code
+):
+    decision = decided(pod(*processes, **{"is_confirmed": True} | changes), FOR_LONG)
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
     assert not decision.is_new
@@ -241,11 +245,11 @@ def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(
 
 
 def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
-    decision = decided(
-        pod(UNREACHABLE, is_confirmed=True, tpus=(POD,)), FOR_LONG, checkpoints="/mnt/shared/c/mine"
-    )
+    unreachable = pod(UNREACHABLE, is_confirmed=True)
 
-    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
+    decision = decided(unreachable, FOR_LONG, checkpoints="/mnt/shared/c/mine")
+
+    assert decision.action is Action.NOTHING
     assert causes(decision) == ["workers_unreachable_for", "no_bucket"]
     assert values(decision)["delete"] == DELETE
 
@@ -275,20 +279,6 @@ def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
         "bad_worker": "",
         "bad_times": 0,
     }
-
-
-@pytest.mark.parametrize(
-    ("process", "more", "cause"),
-    [
-        (ended("1", other_run="b"), {}, "other_run"),
-        (ended("1"), {"health": "UNHEALTHY_MAINTENANCE"}, "tpu_in_maintenance"),
-    ],
-)
-def test_a_tpu_in_maintenance_or_with_another_run_is_not_replaced(process, more, cause):
-    decision = decided(pod(process, UNREACHABLE, is_confirmed=True, **more), FOR_LONG)
-
-    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
-    assert causes(decision) == ["workers_unreachable_for", cause]
 
 
 @pytest.mark.parametrize(
