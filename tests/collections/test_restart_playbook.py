@@ -65,7 +65,7 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     fields = record_fields(nodes=nodes, env={"A": hostile}, **texts)
     (fleet / "runs").mkdir()
     (fleet / "runs/mine.json").write_text(json.dumps(fields))
-    variables = relaunch_variables(parse_record("mine", fields), fleet, str(fleet))
+    variables = relaunch_variables(parse_record("mine", fields), fleet, str(fleet), "pod")
 
     result = play(environment_of(local_api), "train.yml", "-e", json.dumps(variables))
 

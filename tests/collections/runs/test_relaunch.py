@@ -104,10 +104,15 @@ def test_a_lock_file_is_private_and_written_again_only_if_it_is_damaged(tmp_path
     assert stat.S_IMODE((state / "locks").stat().st_mode) == 0o700
 
 
-def test_playbooks_get_only_names_and_paths():
-    assert relaunch_variables(run_record(), STATE_DIR, "gs://bucket/fleet") == {
+@pytest.mark.parametrize(
+    ("fields", "more"), [({}, {}), *(({"chip": n}, {"per_chip": True, "chip": n}) for n in (0, 3))]
+)
+def test_playbooks_get_only_names_and_paths_and_the_current_address_of_the_tpu(fields, more):
+    variables = relaunch_variables(run_record(**fields), STATE_DIR, "gs://bucket/fleet", "pod_zone")
+
+    assert variables == more | {
         "run": "mine",
-        "tpu": "pod",
+        "tpu": "pod_zone",
         "relaunch": True,
         "code": "/home/me/.tpufleet/releases/" + RELEASE,
         "jax_lock": f"/home/me/.tpufleet/locks/{LOCK}.lock",
@@ -115,12 +120,3 @@ def test_playbooks_get_only_names_and_paths():
         "fleet_state": "gs://bucket/fleet",
         "wait": "started",
     }
-
-
-@pytest.mark.parametrize("chip", [0, 3])
-def test_a_relaunch_gets_the_current_address_of_the_tpu_and_the_chip_of_the_run(chip):
-    without_chip = relaunch_variables(run_record(), STATE_DIR, "/fleet")
-
-    variables = relaunch_variables(run_record(chip=chip), STATE_DIR, "/fleet", "pod-1,pod-2")
-
-    assert variables == without_chip | {"tpu": "pod-1,pod-2", "per_chip": True, "chip": chip}

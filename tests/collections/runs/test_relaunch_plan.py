@@ -44,7 +44,7 @@ def task(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
     state_dir = keep_release(folder / name)
     (state_dir / "runs").mkdir()
     (state_dir / "runs/mine.json").write_text(json.dumps(record))
-    variables = relaunch_variables(run_record(), state_dir, str(state_dir))
+    variables = relaunch_variables(run_record(), state_dir, str(state_dir), "pod")
     options = {option: variables[option] for option in ("run", "relaunch", "code", "fleet_state")}
     return {
         "tpufleet.core.run_plan": OTHER_OPTIONS | options | {"state_dir": str(state_dir)},

@@ -262,17 +262,17 @@ def play_error(code: int, result: Path, output: Path) -> str:
 
 
 def relaunch_variables(
-    record: RunRecord, state_dir: Path, fleet_state: str, tpu: str = ""
+    record: RunRecord, state_dir: Path, fleet_state: str, tpu: str
 ) -> dict[str, Any]:
     """Return the extra variables for setup.yml, push.yml and train.yml to relaunch a run.
 
     ``state_dir`` is the local state directory with the cached release. ``tpu`` is the value of
-    ``-e tpu=`` that selects the run's TPU now; if empty, the TPU in the record is used.
+    ``-e tpu=`` that selects the run's TPU now.
     """
     launch = record.launch
     variables: dict[str, Any] = {
         "run": record.run,
-        "tpu": tpu or launch.tpu,
+        "tpu": tpu,
         "relaunch": True,
         "code": str(cached_release_path(state_dir, launch.release)),
         "jax_lock": str(cached_lock_path(state_dir, launch.requirements)),

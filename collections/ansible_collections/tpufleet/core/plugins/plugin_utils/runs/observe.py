@@ -181,7 +181,7 @@ def find_process(host: str, run: str, answer: Mapping[str, Any], chip: int = -1)
 
 
 def _worst(states: Iterable[str]) -> str:
-    """Return the worst of the states of a run's TPUs; GONE if ``states`` is empty.
+    """Return the worst of the states of a run's TPUs.
 
     From worst to best: FOREIGN; preempted, terminated or gone (DEAD); any other state; READY.
     """
@@ -189,7 +189,7 @@ def _worst(states: Iterable[str]) -> str:
     def goodness(state: str) -> tuple[bool, bool, bool]:
         return state != FOREIGN, state not in DEAD, state == READY
 
-    return min(states, key=goodness, default=GONE)
+    return min(states, key=goodness)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Snapshot:
 
 
 def _worst_health(healths: Iterable[str]) -> str:
-    """Return the worst health of a run's TPUs; empty if it has none.
+    """Return the worst health of a run's TPUs.
 
     From worst to best: UNHEALTHY_MAINTENANCE, other values that begin with UNHEALTHY, other values,
     an empty value (unknown).
@@ -270,4 +270,4 @@ def _worst_health(healths: Iterable[str]) -> str:
         is_unhealthy = health.startswith("UNHEALTHY")
         return health == "UNHEALTHY_MAINTENANCE", is_unhealthy, bool(health)
 
-    return max(healths, key=badness, default="")
+    return max(healths, key=badness)
