@@ -27,6 +27,11 @@ SILENT = ProcessStatus("", RunState.RUNNING, attempt=3)
 IDLE = ProcessStatus("", RunState.LOST, attempt=3)
 WAITING = ProcessStatus("", RunState.WAITING, attempt=3)
 UNREACHABLE = ProcessStatus("", RunState.UNREACHABLE)
+REPLACED = {
+    **{"state": "preempted", "since": NOW, "not_before": NOW + 10},
+    **{"replacements": 1, "bad_worker": "", "bad_times": 0},
+}
+"""What the watch remembers when it replaces a run's TPU for the first time."""
 POD = ObservedTpu("pod", "us-central2-b", "7", "READY", is_ours=True)
 FOREIGN_POD = replace(POD, id="9", is_ours=False)
 

@@ -20,6 +20,7 @@ from tests.collections.runs.observations import (
     LIMITS,
     NOW,
     POD,
+    REPLACED,
     TRAINING,
     UNREACHABLE,
     causes,
@@ -271,14 +272,7 @@ def test_an_unusable_tpu_is_replaced_and_its_failure_count_is_reset(observed):
 
     assert (decision.action, decision.state) == (Action.REPLACE, RunState.UNREACHABLE)
     assert (causes(decision), decision.is_new) == (["workers_unreachable_for"], True)
-    assert remembered(decision, watch) == {
-        "state": "preempted",
-        "since": NOW,
-        "replacements": 1,
-        "not_before": NOW + 10,
-        "bad_worker": "",
-        "bad_times": 0,
-    }
+    assert remembered(decision, watch) == REPLACED
 
 
 @pytest.mark.parametrize(
