@@ -1,28 +1,54 @@
-"""A package index in a directory (PEP 503), with packages of one empty module."""
+"""Wheels, and a package index in a directory (PEP 503), for tests of installations."""
 
 import hashlib
 import zipfile
 from pathlib import Path
 
+WHEEL = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str = "1.0",
+    *,
+    body: str = "",
+    needs: str = "",
+    program: str = "",
+) -> str:
+    """Create a wheel with one module; return the line that pins the wheel in a lock file.
+
+    ``body`` is the text of the module, ``needs`` a requirement of the package. ``program`` is the
+    text of a program that the wheel also has; empty for none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, release = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files = {
+        f"{name}.py": body,
+        f"{release}.dist-info/METADATA": metadata + (f"Requires-Dist: {needs}\n" if needs else ""),
+        f"{release}.dist-info/WHEEL": WHEEL,
+        f"{release}.dist-info/RECORD": "",
+        **({f"{release}.data/scripts/{name}": program} if program else {}),
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(file, text)
+    return f"{name}=={version} --hash=sha256:{digest_of(path)}\n"
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
 
 def publish(index: Path, name: str, version: str, needs: str = "") -> None:
     """Add a wheel to an index."""
     folder = index / name
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", "")
-        wheel.writestr(
-            f"{info}/METADATA", metadata + (f"Requires-Dist: {needs}\n" if needs else "")
-        )
-        kind = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        wheel.writestr(f"{info}/WHEEL", kind)
-        wheel.writestr(f"{info}/RECORD", "")
-    digests = {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.whl")
-    }
-    links = (f'<a href="{name}#sha256={digest}">{name}</a>' for name, digest in digests.items())
+    make_wheel(folder, name, version, needs=needs)
+    links = (
+        f'<a href="{file.name}#sha256={digest_of(file)}">{file.name}</a>'
+        for file in folder.glob("*.whl")
+    )
     (folder / "index.html").write_text("\n".join(links))
 
 

@@ -31,7 +31,7 @@ from ansible_collections.tpufleet.core.plugins.modules.python_env import from_in
 
 from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_env_copy import fake_ssh, serve
-from tests.collections.modules.test_wheels import make_wheel
+from tests.collections.package_index import make_wheel
 
 UV, PYTHON = Path(sys.prefix) / "bin/uv", Path(sys.executable)
 ENV_A, ENV_B = "a" * 16, "b" * 16
@@ -61,15 +61,14 @@ class Index:
 
     def add(self, name: str, body: str = "", needs: str = "") -> str:
         """Add a wheel of one module to the index; return its line of a lock file."""
-        line = make_wheel(self.folder, name, body)
-        more = f"Requires-Dist: {needs}\n".encode() if needs else b""
+        line = make_wheel(self.folder, name, body=body, needs=needs)
         page = self.folder / "simple" / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         wheel = f"{name}-1.0-py3-none-any.whl"
         page.write_text(f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>')
         with zipfile.ZipFile(self.folder / wheel) as archive:
             metadata = archive.read(f"{name}-1.0.dist-info/METADATA")
-        (self.folder / f"{wheel}.metadata").write_bytes(metadata + more)
+        (self.folder / f"{wheel}.metadata").write_bytes(metadata)
         return line
 
 
@@ -121,7 +120,7 @@ def test_packages_in_another_environment_are_installed_without_a_download(index,
 
 def test_a_wheel_of_the_user_is_installed_from_its_directory(tmp_path, index, make, monkeypatch):
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "own"))
-    own_wheel = make_wheel(tmp_path / "own", "quince", "taste = 'sour'\n")
+    own_wheel = make_wheel(tmp_path / "own", "quince", body="taste = 'sour'\n")
 
     env = make(ENV_A, index.add("apple") + own_wheel)
 
@@ -269,13 +268,13 @@ def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
 
 
 def test_an_environment_is_created_from_wheels_whose_hashes_are_checked(tmp_path):
-    lock = make_wheel(tmp_path / "wheels", "apple", "taste = 'sweet'\n")
+    lock = make_wheel(tmp_path / "wheels", "apple", body="taste = 'sweet'\n")
     env = tmp_path / ENV_A
 
     install_from_wheels(env, lock, PYTHON, UV, tmp_path / "wheels", {})
 
     assert is_complete(env)
-    make_wheel(tmp_path / "wheels", "apple", "taste = 'bitter'\n")
+    make_wheel(tmp_path / "wheels", "apple", body="taste = 'bitter'\n")
     with pytest.raises(EnvError, match="uv pip install"):
         install_from_wheels(tmp_path / ENV_B, lock, PYTHON, UV, tmp_path / "wheels", {})
     assert not is_complete(tmp_path / ENV_B)

