@@ -172,7 +172,7 @@ def test_a_launch_replaces_a_link_and_does_not_change_its_target(paths, secret, 
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
 def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
-    """In older versions the trainer's user owned the directory ``state`` and could change it."""
+    """Here the trainer's user also owns the parent directories, which on a worker root owns."""
     path = {
         "state": paths.state,
         "runs": paths.run_dir("mine").parent,

@@ -341,11 +341,6 @@ def test_a_full_disk_is_named_and_partial_files_are_removed(paths, monkeypatch):
     assert list((paths.root / "images").iterdir()) == []
 
 
-def test_an_image_that_the_leader_does_not_have_is_named(paths, leader):
-    with pytest.raises(ImageError, match=f"copying images/{DIGEST} from the leader failed"):
-        install(NAME, paths)
-
-
 def write_images(paths: WorkerPaths, count: int) -> list[str]:
     """Write this number of images, the least recently used first; return their digests."""
     digests = [f"{number:064x}" for number in range(count)]

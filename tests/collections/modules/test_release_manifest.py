@@ -213,16 +213,6 @@ def test_a_manifest_with_a_path_through_a_link_is_refused():
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
 
 
-def test_an_installed_release_is_write_protected(tmp_path):
-    code, releases = write_code(tmp_path / "code"), tmp_path / "releases"
-    name = stage_code(code, tmp_path / "staged")
-
-    put(tmp_path / "staged", releases, name)
-
-    assert (releases / name / "run.sh").stat().st_mode & 0o777 == 0o555
-    assert (releases / name / "train/main.py").stat().st_mode & 0o777 == 0o444
-
-
 @pytest.mark.parametrize(
     ("damage", "error"),
     [

@@ -129,24 +129,20 @@ def test_a_file_system_that_does_not_respond_is_a_blocker_within_seconds(tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it needs a second user")
-def test_a_missing_directory_of_checkpoints_is_refused_with_the_command_that_creates_it(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("below", "fix"),
+    [
+        ("x/checkpoints/mine", "setup.yml --tags run -e checkpoints={}/x/checkpoints, or "),
+        ("mine", "). Let daemon write there, or "),
+    ],
+    ids=["missing", "existing, so setup would change its owner"],
+)
+def test_a_directory_that_the_trainer_s_user_cannot_write_is_refused_with_the_fix(
+    tmp_path, monkeypatch, below, fix
 ):
     monkeypatch.setattr(run_checkpoints, "USER", "daemon")
 
-    problem = unwritable_reason(f"{tmp_path}/x/checkpoints/mine", {})
-
-    assert f"setup.yml --tags run -e checkpoints={tmp_path}/x/checkpoints, or " in problem
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="it needs a second user")
-def test_an_existing_directory_is_not_given_to_the_trainer_s_user(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_checkpoints, "USER", "daemon")
-
-    problem = unwritable_reason(f"{tmp_path}/mine", {})
-
-    assert "Let daemon write there, or " in problem
-    assert "setup.yml" not in problem
+    assert fix.format(tmp_path) in unwritable_reason(f"{tmp_path}/{below}", {})
 
 
 def test_a_location_that_cannot_be_written_is_not_read_again(paths, monkeypatch):

@@ -126,31 +126,33 @@ def test_the_end_of_a_process_is_shown_once(monkeypatch):
     assert shown == [training, training, "  w0: done: step 7 (0 s)"]
 
 
-def test_a_worker_lost_before_the_first_step_ends_the_launch():
-    outcome = wait_outcome({"w0": wait_result(outcome="left"), "w1": DOWN})
+CRASHED = wait_result(7, state="failed", reason_code="exit_code", exit_code=1)
 
-    assert (outcome["launch_failed"], outcome["stop"]) == (True, True)
+
+@pytest.mark.parametrize(
+    ("results", "problems", "launch_failed", "stops"),
+    [
+        ([wait_result(outcome="left"), DOWN], 1, True, True),
+        ([wait_result(7, outcome="left"), DOWN], 1, False, False),
+        ([CRASHED, wait_result(7, outcome="left")], 1, False, True),
+        ([wait_result(7, outcome="continues")], 0, False, False),
+    ],
+    ids=["lost before the first step", "lost later", "crashed later", "continues"],
+)
+def test_a_wait_decides_whether_the_launch_failed_and_the_run_stops(
+    results, problems, launch_failed, stops
+):
+    outcome = wait_outcome({f"w{number}": result for number, result in enumerate(results)})
+
+    assert len(outcome["problems"]) == problems
+    assert (outcome["launch_failed"], outcome["stop"]) == (launch_failed, stops)
 
 
 def test_a_run_that_has_trained_continues_without_a_connection():
     outcome = wait_outcome({"w0": wait_result(7, outcome="left"), "w1": DOWN})
 
     assert outcome["problems"] == ["w1: can't be reached: ssh: No route to host"]
-    assert (outcome["launch_failed"], outcome["stop"]) == (False, False)
     assert attempt_text(outcome, "mine", {}).startswith("run mine continues: w1: can't be reached")
-
-
-def test_a_run_that_crashes_later_stays_wanted_and_stops_everywhere():
-    crashed = wait_result(7, state="failed", reason_code="exit_code", exit_code=1)
-    outcome = wait_outcome({"w0": crashed, "w1": wait_result(7, outcome="left")})
-
-    assert (outcome["launch_failed"], outcome["stop"]) == (False, True)
-
-
-def test_a_run_that_continues_after_the_wait_is_not_a_failure():
-    outcome = wait_outcome({"w0": wait_result(7, outcome="continues")})
-
-    assert outcome == {"problems": [], "launch_failed": False, "stop": False}
 
 
 def test_a_worker_on_which_a_failed_run_could_not_be_stopped_is_named():
