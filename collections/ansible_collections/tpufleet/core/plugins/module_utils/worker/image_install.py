@@ -44,44 +44,47 @@ def install(reference: str, paths: WorkerPaths) -> str:
     copying failed, otherwise an empty string. Raises ImageError, OSError.
     """
     folder = image_folder(paths, reference)
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        return _install(reference, folder)
+    except ImageError as error:
+        raise ImageError(f"image {reference}: {error}") from None
+
+
+def _install(reference: str, folder: Path) -> str:
     new = folder.with_name(f".{folder.name}.new")
     problem = ""
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if has_leader():
         try:
             new.mkdir(mode=0o755, exist_ok=True)
             pull(RSYNC_MODULE, folder.name, new, options=["--hard-links", "--whole-file"])
             if not Image.read(new):
                 raise FromLeaderError("the leader's copy of the image is incomplete")
-            _complete(new, folder, reference)
+            _complete(new, folder)
             return ""
         except FromLeaderError as error:
             problem = str(error)
         if "No space left on device" in problem:
             shutil.rmtree(new, ignore_errors=True)
-            raise ImageError(
-                f"image {reference}: {problem}. Free space on {folder.parent}, then launch the run "
-                "again"
-            )
+            raise ImageError(f"{problem}. Free space on {folder.parent}, then launch the run again")
     engine = find_engine(problem)
     shutil.rmtree(new, ignore_errors=True)
     try:
         new.mkdir(mode=0o700)
         pull_and_unpack(engine, reference, new)
         new.chmod(0o755)
-        _complete(new, folder, reference)
+        _complete(new, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return f"{problem}. This worker pulled the image by itself" if problem else ""
 
 
-def _complete(new: Path, folder: Path, reference: str) -> None:
+def _complete(new: Path, folder: Path) -> None:
     """Flush the files of a new image to the disk, then rename its directory to its final name.
 
     Without the flush, a power cut could leave an image with missing or empty files.
-    ``reference`` names the image in errors.
     """
-    _output(["sync", "--file-system", str(new)], reference)
+    _output(["sync", "--file-system", str(new)])
     if folder.exists():
         shutil.rmtree(folder)
     new.replace(folder)
@@ -115,32 +118,31 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
     root = folder / "root"
     root.mkdir(mode=0o755)
     try:
-        inspected = json.loads(_output([engine, "image", "inspect", reference], reference))
+        inspected = json.loads(_output([engine, "image", "inspect", reference]))
         image = Image.of_engine(root, inspected)
         # An interrupted installation may have left a container of this name.
         _exit_code([engine, "rm", "--force", _CONTAINER])
         # If the image defines no command, engines require one. The container is never started, so
         # the command /none need not exist.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
-        _output([engine, *arguments], reference)
-        _export(engine, root, reference)
+        _output([engine, *arguments])
+        _export(engine, root)
     except ValueError as error:
         raise ImageError(
-            f"image {reference}: {error}. Build it again, push it, and launch the run with its new "
-            "digest"
+            f"{error}. Build it again, push it, and launch the run with its new digest"
         ) from None
     finally:
         _exit_code([engine, "rm", "--force", _CONTAINER])
         if not was_present:
             _exit_code([engine, "rmi", reference])
     # All users may read the image, only root may change it, and no program is setuid or setgid.
-    _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)], reference)
+    _output(["chmod", "-R", "u+rwX,go+rX,go-w,u-s,g-s", str(root)])
     special = ["(", "-type", "b", "-o", "-type", "c", "-o", "-type", "p", "-o", "-type", "s", ")"]
-    _output(["find", str(root), *special, "-delete"], reference)
+    _output(["find", str(root), *special, "-delete"])
     (folder / CONFIG).write_text(json.dumps(image.config()) + "\n", encoding="utf-8")
 
 
-def _export(engine: str, root: Path, reference: str) -> None:
+def _export(engine: str, root: Path) -> None:
     """Write the files of the container ``_CONTAINER`` to the directory ``root``.
 
     The user root owns all of them.
@@ -159,12 +161,9 @@ def _export(engine: str, root: Path, reference: str) -> None:
     if export.returncode != 0 or result.returncode != 0:
         # tar's last line only says that it failed; its first one names the cause.
         tar_error = result.stderr.strip().partition("\n")[0]
-        errors = (
-            f"{tar_error}; {engine} export: {problem}"
-            if tar_error
-            else f"{engine} export: {problem}"
-        )
-        raise ImageError(f"image {reference}: cannot be unpacked: {errors}")
+        errors = [tar_error] if tar_error else []
+        errors.append(f"{engine} export: {problem}")
+        raise ImageError(f"cannot be unpacked: {'; '.join(errors)}")
 
 
 def _pull(engine: str, reference: str) -> None:
@@ -175,7 +174,7 @@ def _pull(engine: str, reference: str) -> None:
         options, config = ["pull", "--quiet"], Path(folder) / "config.json"
         if is_google:
             config.touch(mode=0o600)
-            config.write_text(_login(host, reference), encoding="ascii")
+            config.write_text(_login(host), encoding="ascii")
             podman, docker = [*options, "--authfile", str(config)], ["--config", folder, *options]
             options = podman if engine == "podman" else docker
         try:
@@ -189,8 +188,8 @@ def _pull(engine: str, reference: str) -> None:
             )
         except subprocess.TimeoutExpired:
             raise ImageError(
-                f"image {reference}: {engine} has not pulled it within {PULL_SECONDS} s. Check the "
-                f"worker's connection to {host}, then launch the run again"
+                f"{engine} has not pulled it within {PULL_SECONDS} s. Check the worker's "
+                f"connection to {host}, then launch the run again"
             ) from None
     if result.returncode != 0:
         fix = (
@@ -199,12 +198,12 @@ def _pull(engine: str, reference: str) -> None:
             else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
         )
         raise ImageError(
-            f"image {reference}: {engine} cannot pull it: {_last_line(result.stderr)}. Check its "
-            f"name and digest, and {fix}"
+            f"{engine} cannot pull it: {_last_line(result.stderr)}. Check its name and digest, and "
+            f"{fix}"
         )
 
 
-def _login(host: str, reference: str) -> str:
+def _login(host: str) -> str:
     """Return the text of a podman or docker configuration file with a token for a registry.
 
     The token is an access token of this worker's service account. Raises ImageError. Source:
@@ -215,9 +214,8 @@ def _login(host: str, reference: str) -> str:
     except (OSError, ValueError) as error:
         problem = request_failure(error) if isinstance(error, OSError) else str(error)
         raise ImageError(
-            f"image {reference}: no access token from the metadata server ({problem}). If the TPU "
-            "has no service account with the scope cloud-platform, set service_account in "
-            "fleet.yml, then run: "
+            f"no access token from the metadata server ({problem}). If the TPU has no service "
+            "account with the scope cloud-platform, set service_account in fleet.yml, then run: "
             "ansible-playbook playbooks/create.yml -e tpu=NAME -e recreate=true"
         ) from None
     login = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
@@ -260,14 +258,11 @@ def _exit_code(command: Sequence[str]) -> int:
     return subprocess.run(command, capture_output=True, check=False).returncode
 
 
-def _output(command: Sequence[str], reference: str) -> str:
-    """Run a command and return its output. Raises ImageError.
-
-    ``reference`` names the image in the error.
-    """
+def _output(command: Sequence[str]) -> str:
+    """Run a command and return its output. Raises ImageError."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise ImageError(f"image {reference}: {command[0]}: {_last_line(result.stderr)}")
+        raise ImageError(f"{command[0]}: {_last_line(result.stderr)}")
     return result.stdout
 
 
