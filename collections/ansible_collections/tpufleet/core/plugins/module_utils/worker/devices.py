@@ -75,7 +75,7 @@ def program(process: Path) -> str:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file of /proc; empty if it cannot be read."""
+    """Return the text of a file, such as one of /proc; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

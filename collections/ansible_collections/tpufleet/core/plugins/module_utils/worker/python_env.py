@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .devices import text_of
+
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
 _ENV_PATH = re.compile(r"/envs/([0-9a-f]{16})(?![0-9a-f])")
@@ -165,7 +167,7 @@ def used_by_processes(proc: Path = Path("/proc")) -> set[str]:
     return env_names_in(
         text
         for folder in proc.glob("[0-9]*")
-        for text in (_text(folder / "cmdline"), _text(folder / "maps"))
+        for text in (text_of(folder / "cmdline"), text_of(folder / "maps"))
     )
 
 
@@ -175,7 +177,7 @@ def used_by_runs(runs: Path, active: Iterable[str]) -> set[str]:
     ``runs`` is the directory that contains a directory for each run.
     """
     return env_names_in(
-        _text(file) for run in active for file in (runs / run).glob("*") if file.is_file()
+        text_of(file) for run in active for file in (runs / run).glob("*") if file.is_file()
     )
 
 
@@ -196,13 +198,6 @@ def prunable(envs: Path, current: str, used: set[str], keep: int) -> list[Path]:
         reverse=True,
     )
     return [path for path in others[max(keep, 0) :] if path.name not in used]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def packages(lock: str) -> list[str]:
