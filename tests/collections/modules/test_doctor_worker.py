@@ -29,6 +29,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_machin
     setup_findings,
 )
 
+from tests.collections.modules.test_stray import fake_process
 from tests.collections.running_modules import run_module
 
 
@@ -40,7 +41,6 @@ def machine(tmp_path: Path) -> Machine:
     proc = tmp_path / "proc"
     proc.mkdir()
     (proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 900000 kB\n")
-    (proc / "stat").write_text("btime 1000\n")
     worker = Machine(
         "pod-w0",
         device_glob=str(tmp_path / "dev/accel*"),
@@ -51,25 +51,12 @@ def machine(tmp_path: Path) -> Machine:
         tpu_logs=tmp_path / "tpu_logs",
         disks=(str(tmp_path),),
     )
-    process(worker, 7, "init")
+    fake_process(proc, 7, "init")
     return worker
 
 
 def use_up_memory(machine: Machine) -> None:
     (machine.proc / "meminfo").write_text("MemTotal: 1000000 kB\nMemAvailable: 9000 kB\n")
-
-
-def process(machine: Machine, pid: int, name: str, *files: Path | str, cgroup: str = "") -> None:
-    folder = machine.proc / str(pid)
-    (folder / "fd").mkdir(parents=True)
-    (folder / "comm").write_text(f"{name}\n")
-    (folder / "statm").write_text(f"0 {pid * 1000}")
-    (folder / "cgroup").write_text(cgroup)
-    (folder / "cmdline").write_text(f"{name}\0")
-    (folder / "stat").write_text(f"{pid} ({name}) S {'0 ' * 18}4200 0\n")
-    (folder / "status").write_text("Uid:\t0\t0\t0\t0\n")
-    for number, file in enumerate(files):
-        (folder / "fd" / str(number)).symlink_to(file)
 
 
 def test_a_disk_with_free_space_passes_and_a_missing_path_is_skipped(machine):
@@ -90,7 +77,7 @@ def test_a_full_disk_is_named(machine, monkeypatch):
 def test_little_memory_names_the_process_that_uses_the_most(machine):
     assert memory_finding(machine).state == "ok"
     use_up_memory(machine)
-    process(machine, 99, "python3")
+    fake_process(machine.proc, 99, "python3")
     finding = memory_finding(machine)
     assert "python3 (pid 99) uses" in finding.message
     assert "kill 99" in finding.fix
@@ -107,10 +94,10 @@ def test_little_memory_without_readable_processes_proposes_no_kill(machine):
 
 def test_only_a_run_may_hold_the_devices(machine, tmp_path):
     unit = "0::/system.slice/system-tpufleet.slice/tpufleet-run@short.service"
-    process(machine, 20, "python", tmp_path / "dev/accel0", cgroup=unit)
+    fake_process(machine.proc, 20, "python", tmp_path / "dev/accel0", cgroup=unit)
     [finding] = device_findings(machine)
     assert finding.state == "ok"
-    process(machine, 21, "jupyter", tmp_path / "dev/accel0", cgroup="0::/user.slice")
+    fake_process(machine.proc, 21, "jupyter", tmp_path / "dev/accel0", cgroup="0::/user.slice")
     [finding] = device_findings(machine)
     assert "jupyter (pid 21) holds" in finding.message
     assert finding.fix == "ansible pod-w0 -b -a 'kill 21'"
@@ -126,7 +113,7 @@ def test_only_a_lockfile_that_no_process_holds_is_to_be_removed(machine):
     assert lock_finding(machine).state == "ok"
     machine.lockfile.touch()
     assert lock_finding(machine).fix == f"ansible pod-w0 -b -a 'rm {machine.lockfile}'"
-    process(machine, 30, "python", machine.lockfile)
+    fake_process(machine.proc, 30, "python", machine.lockfile)
     assert "held by python (pid 30)" in lock_finding(machine).message
     assert machine.lockfile.exists()
 

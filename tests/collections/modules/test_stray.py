@@ -39,17 +39,27 @@ def test_a_process_that_holds_a_device_is_listed_with_its_user_command_and_start
     assert before - 1 <= began <= time.time() + 1
 
 
-def fake_proc(root: Path, cgroup: str, command: bytes = b"python\0x.py\0") -> Path:
-    """Create a fake /proc in which process 7 holds ``root``/accel0; return the path of /proc."""
-    folder = root / "proc/7"
+def fake_process(
+    proc: Path, pid: int, name: str, *files: Path, cgroup: str = "", command: bytes = b""
+) -> None:
+    """Create the files of a process in the fake /proc ``proc``. The process has ``files`` open."""
+    folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
-    (root / "accel0").touch()
-    (folder / "fd/3").symlink_to(root / "accel0")
-    (root / "proc/stat").write_text("cpu 1 2\nbtime 1000\n")
-    (folder / "stat").write_text(f"7 (a) S (b) S {'0 ' * 18}4200 0\n")
+    (proc / "stat").write_text("cpu 1 2\nbtime 1000\n")
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "statm").write_text(f"0 {pid * 1000}")
+    (folder / "stat").write_text(f"{pid} ({name}) S {'0 ' * 18}4200 0\n")
     (folder / "status").write_text("Name:\tx\nUid:\t0\t5\t5\t5\n")
     (folder / "cgroup").write_text(cgroup)
     (folder / "cmdline").write_bytes(command)
+    for number, file in enumerate(files):
+        (folder / "fd" / str(number)).symlink_to(file)
+
+
+def fake_proc(root: Path, cgroup: str, command: bytes = b"python\0x.py\0") -> Path:
+    """Create a fake /proc in which process 7 holds ``root``/accel0; return the path of /proc."""
+    (root / "accel0").touch()
+    fake_process(root / "proc", 7, "a) S (b", root / "accel0", cgroup=cgroup, command=command)
     return root / "proc"
 
 
