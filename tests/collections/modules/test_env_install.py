@@ -1,13 +1,9 @@
 """Environments that uv creates from a package index, from its cache, or from copied wheels."""
 
-import functools
-import http.server
 import re
 import shutil
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +25,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
 from ansible_collections.tpufleet.core.plugins.modules.python_env import from_index
 
+from harness.scripted_api import Reply, Request, ScriptedApi, error
 from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_env_copy import fake_ssh, serve
 from tests.collections.package_index import make_wheel
@@ -38,49 +35,40 @@ ENV_A, ENV_B = "a" * 16, "b" * 16
 
 
 class Index:
-    """A package index on loopback (PEP 503, PEP 658); ``asked`` lists the downloaded wheels."""
+    """A package index on loopback (PEP 503, PEP 658)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.asked, self.closed = folder, [], False
-        index = self
+    def __init__(self, folder: Path, api: ScriptedApi) -> None:
+        self.folder, self.api = folder, api
+        self.url = f"{api.endpoint}/simple"
+        self.files: dict[str, bytes] = {}
+        api.handler = self._respond
 
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def do_GET(self):
-                if index.closed:
-                    self.send_error(401)
-                else:
-                    super().do_GET()
+    def _respond(self, request: Request) -> Reply:
+        content = self.files.get(request.path)
+        headers = (("Content-Type", "text/html"),)
+        return error(404, "not found") if content is None else Reply(content, headers=headers)
 
-            def log_request(self, code="-", size="-"):
-                if self.path.endswith(".whl") and self.command == "GET":
-                    index.asked.append(Path(self.path).name.partition("-")[0])
-
-        handler = functools.partial(Handler, directory=str(folder))
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
+    @property
+    def asked(self) -> list[str]:
+        """The packages whose wheels were downloaded."""
+        paths = [Path(request.path) for request in self.api.asked]
+        return [path.name.partition("-")[0] for path in paths if path.suffix == ".whl"]
 
     def add(self, name: str, body: str = "", needs: str = "") -> str:
         """Add a wheel of one module to the index; return its line of a lock file."""
         line = make_wheel(self.folder, name, body=body, needs=needs)
-        page = self.folder / "simple" / name / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
         wheel = f"{name}-1.0-py3-none-any.whl"
-        page.write_text(f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>')
+        page = f'<!DOCTYPE html><a href="/{wheel}" data-core-metadata="true">{wheel}</a>'
+        self.files[f"/simple/{name}/"] = page.encode()
+        self.files[f"/{wheel}"] = (self.folder / wheel).read_bytes()
         with zipfile.ZipFile(self.folder / wheel) as archive:
-            metadata = archive.read(f"{name}-1.0.dist-info/METADATA")
-        (self.folder / f"{wheel}.metadata").write_bytes(metadata)
+            self.files[f"/{wheel}.metadata"] = archive.read(f"{name}-1.0.dist-info/METADATA")
         return line
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    offered = Index(tmp_path / "index")
-    serving = threading.Thread(target=offered.server.serve_forever)
-    serving.start()
-    yield offered
-    offered.server.shutdown()
-    serving.join()
-    offered.server.server_close()
+def index(tmp_path: Path, scripted: ScriptedApi) -> Index:
+    return Index(tmp_path / "index", scripted)
 
 
 @pytest.fixture
@@ -175,10 +163,9 @@ def test_files_from_before_a_boot_are_not_trusted(tmp_path, index, make, monkeyp
     assert (library(env) / "apple.py").read_text() == "taste = 'sweet'\n"
 
 
-def test_each_pin_may_come_from_any_of_the_indexes(tmp_path, index, make):
+def test_each_pin_may_come_from_any_of_the_indexes(index, make):
     apple = index.add("apple")
-    (tmp_path / "index/more/apple").mkdir(parents=True)
-    (tmp_path / "index/more/apple/index.html").write_text("<!DOCTYPE html>")
+    index.files["/more/apple/"] = b"<!DOCTYPE html>"
     more = {"UV_EXTRA_INDEX_URL": index.url.replace("simple", "more")}
 
     make(ENV_A, apple, {"UV_DEFAULT_INDEX": index.url, **more})
@@ -194,7 +181,7 @@ def test_conflicting_pins_are_not_reported_as_a_missing_wheel(index, make):
 
 def test_an_index_that_requires_authentication_is_reported(index, make):
     lock = index.add("apple")
-    index.closed = True
+    index.api.handler = lambda _: error(401, "log in")
 
     assert "authentication credentials (401" in refusal(make, lock)
 
@@ -262,7 +249,7 @@ def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
 
     remove_unused(tmp_path / "cache")
 
-    index.asked.clear()
+    index.api.asked.clear()
     assert is_complete(make(ENV_A, apple + pear))
     assert index.asked == ["apple"]
 

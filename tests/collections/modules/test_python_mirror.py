@@ -1,8 +1,6 @@
 """A mirror from which uv downloads Python if the system's Python is too old."""
 
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,46 +11,27 @@ from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import (
     remove_broken,
 )
 
+from harness.scripted_api import error
 from tests.collections.running_modules import run_module
 
 UV = Path(sys.prefix) / "bin/uv"
 
 
-@pytest.fixture
-def mirror():
-    """A mirror on loopback that answers 404, and the list of requested paths."""
-    requested_paths = []
-
-    class Empty(BaseHTTPRequestHandler):
-        def do_GET(self):
-            requested_paths.append(self.path)
-            self.send_error(404)
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Empty)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/python", requested_paths
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize("login", ["", "ada:hunter2hunter2@"], ids=["no password", "a password"])
-def test_a_failed_download_of_a_newer_python_is_one_line_with_the_fix(tmp_path, mirror, login):
-    url, requested_paths = mirror
+def test_a_failed_download_of_a_newer_python_is_one_line_with_the_fix(tmp_path, scripted, login):
+    scripted.handler = lambda _: error(404, "not found")
+    url = f"{scripted.endpoint}/python"
     shown = r"http://\*{8}" if login else url
 
-    error = f"Python is too old, and no newer one could be downloaded from {shown}. Set python_mirr"
-    with pytest.raises(EnvError, match=error) as caught:
+    text = f"Python is too old, and no newer one could be downloaded from {shown}. Set python_mirr"
+    with pytest.raises(EnvError, match=text) as caught:
         install_python(UV, tmp_path, "3.12", url.replace("://", f"://{login}"), {})
 
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert requested_paths
-    assert all(path.startswith("/python/") and "cpython-3.12" in path for path in requested_paths)
+    paths = [request.path for request in scripted.asked]
+    assert paths
+    assert all(path.startswith("/python/") and "cpython-3.12" in path for path in paths)
     assert installed_python(tmp_path, "3.12") is None
 
 
