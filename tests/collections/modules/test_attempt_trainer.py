@@ -56,6 +56,18 @@ def connections():
         end.connection.close()
 
 
+def test_a_message_is_accepted_only_once_and_in_one_direction(connections):
+    server, client = connections
+    server.send({"begin": True})
+    line = client.connection.recv(4096, socket.MSG_PEEK)
+
+    assert client.receive() == [{"begin": True}]
+    server.connection.sendall(line)
+    assert client.receive() is None
+    client.connection.sendall(line)
+    assert server.receive() is None
+
+
 @pytest.fixture
 def many_descriptors():
     """Allow this process as many descriptors as root allows, until the end of the test."""

@@ -17,7 +17,7 @@ from tests.collections.modules.test_launchers import free_port
 sys.path.insert(0, str(ROOT / "roles/run/files"))
 
 import attempt_rendezvous
-from attempt_connection import Connection, mac
+from attempt_connection import mac
 from attempt_rendezvous import Rendezvous, RendezvousError
 
 NAMES = ["pod-w0", "pod-w1"]
@@ -191,21 +191,3 @@ def test_another_listener_on_worker_0_s_port_is_reported_as_worker_0_missing(gre
         with pytest.raises(RendezvousError, match=r"pod-w0 .* did not arrive"):
             late.connect()
         server.shutdown(socket.SHUT_RDWR)
-
-
-def test_a_message_is_accepted_only_once_and_in_one_direction():
-    server_socket, client_socket = socket.socketpair()
-    server, client = Connection.__new__(Connection), Connection.__new__(Connection)
-    for peer, end, is_server in ((server, server_socket, True), (client, client_socket, False)):
-        peer.connection, peer._rest, peer._sent, peer._received = end, b"", 0, 0
-        peer.seal_with(b"key", is_server)
-    server.send({"begin": True})
-    line = client_socket.recv(4096, socket.MSG_PEEK)
-
-    assert client.receive() == [{"begin": True}]
-    server_socket.sendall(line)
-    assert client.receive() is None
-    client_socket.sendall(line)
-    assert server.receive() is None
-    server_socket.close()
-    client_socket.close()

@@ -15,12 +15,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
     env_id,
     measure,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import (
-    MANIFEST,
-    build,
-    dump,
-    release_id,
-)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.user_process import (
     MAX_OUTPUT_BYTES,
@@ -28,6 +22,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.user_process 
 )
 
 from harness.valid_record import launch_fields, launch_spec, process
+from tests.collections.modules.test_release_manifest import put, stage_code
 from tests.collections.running_modules import run_module
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="the command changes its user")
@@ -58,11 +53,8 @@ class Worker:
         code = folder / "code"
         code.mkdir()
         (code / "show.py").write_text(SHOW)
-        entries = build(code, ["show.py"])
-        self.release = release_id(entries)
-        (code / MANIFEST).write_text(dump(entries))
-        (self.root / "releases").mkdir()
-        code.rename(self.root / "releases" / self.release)
+        self.release = stage_code(code, folder / "staged")
+        put(folder / "staged", self.root / "releases", self.release)
         (folder / "accel0").touch()
         self.device = folder / "accel0"
 
