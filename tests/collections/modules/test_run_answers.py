@@ -96,22 +96,22 @@ def test_a_blocker_of_one_run_does_not_block_another():
 
 
 def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch():
-    statuses = {"a": "running", "b": "done", "c": "absent"}
+    statuses = {
+        "a": ("running", "running"),
+        "b": ("done", "done"),
+        "c": ("absent", "absent"),
+        "d": ("running", "absent"),  # the run has lost a worker
+    }
     processes = {f"{run}-w{n}": {"run": run} for run in statuses for n in (0, 1)}
+    answers = {host: ready(statuses[host[0]][int(host[-1])]) for host in processes}
 
-    verdict = launch_verdict({host: ready(statuses[host[0]]) for host in processes}, processes)
+    verdict = launch_verdict(answers, processes)
 
-    assert [verdict[name] for name in ("running", "done", "launch")] == [["a"], ["b"], ["c"]]
+    assert [verdict[name] for name in ("running", "done", "launch")] == [["a"], ["b"], ["c", "d"]]
     assert verdict["notes"] == [
         "a is already running",
         "b is already done. Start a new run: -e run=NAME",
     ]
-
-
-def test_a_run_that_lost_a_worker_is_launched_again():
-    verdict = launch_verdict({"w0": ready("running"), "w1": ready()}, PARTS)
-
-    assert verdict["launch"] == ["mine"]
 
 
 def test_a_worker_that_gave_no_answer_is_a_failure():

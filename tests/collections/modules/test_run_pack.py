@@ -76,10 +76,6 @@ def test_a_bundle_describes_the_worker_and_contains_no_secret_or_identity(paths)
     assert b"of-secrets" not in file.getvalue()
 
 
-def test_all_checkpoints_are_packed_on_request(paths):
-    assert "mine/checkpoints/3/arrays" in packed(paths, checkpoints="all")
-
-
 def test_a_run_without_files_is_named_in_the_error(paths):
     with pytest.raises(RunError, match="no files of run other"):
         packed(paths, run="other")

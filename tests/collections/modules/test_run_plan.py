@@ -49,11 +49,7 @@ def test_each_worker_of_a_tpu_is_the_process_of_its_index():
 def test_each_of_several_tpus_has_a_run_with_its_name_as_suffix():
     placements = place_processes([*workers("a"), *workers("b", 1)], "mine")
 
-    assert {host: placement.run for host, placement in placements.items()} == {
-        "a-w0": "mine-a",
-        "a-w1": "mine-a",
-        "b-w0": "mine-b",
-    }
+    assert [placement.run for placement in placements.values()] == ["mine-a", "mine-a", "mine-b"]
 
 
 @pytest.mark.parametrize(

@@ -227,12 +227,6 @@ def test_a_writable_bucket_passes_and_the_probe_is_removed(emulator):
     assert Bucket("gs://fleet", address=emulator).names() == []
 
 
-def test_a_missing_bucket_is_named_with_the_http_status(emulator):
-    problem = unwritable_reason("gs://nowhere/a", {"STORAGE_EMULATOR_HOST": emulator})
-
-    assert problem.startswith("gs://nowhere/a: this worker can't write checkpoints there (HTTP 404")
-
-
 def test_a_bucket_that_does_not_answer_and_a_missing_service_account_are_named(monkeypatch):
     monkeypatch.setattr(bucket_objects, "TOKEN", nowhere())
 
