@@ -1,7 +1,7 @@
 """The nftables rules of the role firewall: which traffic they accept."""
 
-import os
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import Template
+from jinja2.nativetypes import NativeEnvironment
 
-from harness.playbooks import command, flat
 from localcloud.local_cloud import PROJECT_ROOT
-from tests.collections.role_templates import local_play, rendered
+from tests.collections.role_templates import rendered
 
 ROLE = PROJECT_ROOT / "roles/firewall"
 needs_nft = pytest.mark.skipif(
@@ -91,34 +91,20 @@ def test_a_partial_inventory_does_not_block_workers_of_other_zones():
 
 
 @needs_nft
-def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(tmp_path):
+def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded():
     [remove] = [
         task
         for task in yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
         if "ansible.builtin.command" in task
     ]
-    remove_what_is_left = {
-        "ansible.builtin.command": "nft delete table inet tpufleet",
-        "check_mode": False,
-        "register": "left",
-        "changed_when": "left.rc == 0",
-        "failed_when": False,
-    }
-    tasks = [remove, remove_what_is_left, remove]
-    book, hosts = local_play(tmp_path, tasks, gather_facts=False)
-    script = 'nft add table inet tpufleet; "$@" --check; nft add table inet tpufleet; "$@"'
+    argv = NativeEnvironment().from_string(remove["ansible.builtin.command"]["argv"])
+    check, real = (shlex.join(argv.render(ansible_check_mode=mode)) for mode in (True, False))
+    script = f"nft add table inet tpufleet && {check} && {real} && ! {check} && ! {real}"
 
     result = subprocess.run(
-        ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=hosts)],
-        cwd=PROJECT_ROOT,
-        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
-        capture_output=True,
-        text=True,
-        check=False,
+        ["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False
     )
 
-    assert result.returncode == 0, flat(result)
-    states = re.findall(r"^(ok|changed|failed|fatal): \[localhost\]", result.stdout, re.MULTILINE)
-    in_check_mode, for_real = states[:3], states[3:]
-    assert in_check_mode == ["changed", "changed", "ok"]
-    assert for_real == ["changed", "ok", "ok"]
+    assert result.returncode == 0, result.stderr
+    ignored_error = re.search(r"search\('(.*)'\)", remove["failed_when"])[1]
+    assert len(re.findall(ignored_error, result.stderr)) == 2
