@@ -93,7 +93,7 @@ def test_an_end_has_a_state_and_a_reason(ended, state, reason_code, exit_code, s
         (True, None, RunState.STARTING),
         (True, {"waiting_for": ["pod-w1"]}, RunState.WAITING),
         (False, {"waiting_for": []}, RunState.WAITING),
-        (False, {"attempt": "1"}, RunState.RUNNING),
+        (False, {"attempt": 1}, RunState.RUNNING),
         (False, None, RunState.RUNNING),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
 
 
 def test_a_worker_names_the_workers_that_it_waits_for(paths):
-    write(paths, "rendezvous.json", attempt="3", waiting_for=["pod-w1", "pod-w3"])
+    write(paths, "rendezvous.json", attempt=3, waiting_for=["pod-w1", "pod-w3"])
 
     observed = observe("mine", paths, unit={"ActiveState": "active"})
 
@@ -149,7 +149,7 @@ def test_a_worker_names_the_workers_that_it_waits_for(paths):
 
 
 def test_the_error_of_a_failed_rendezvous_is_reported(paths):
-    observed = ended(paths, "76", attempt="3", error="pod-w1 did not come")
+    observed = ended(paths, "76", attempt=3, error="pod-w1 did not come")
 
     assert (observed["reason_code"], observed["error"]) == (
         "rendezvous_failed",
@@ -157,7 +157,7 @@ def test_the_error_of_a_failed_rendezvous_is_reported(paths):
     )
 
 
-@pytest.mark.parametrize(("attempt", "peer", "exit_code"), [("3", "pod-w1", 9), ("2", "", None)])
+@pytest.mark.parametrize(("attempt", "peer", "exit_code"), [(3, "pod-w1", 9), (2, "", None)])
 def test_the_peer_that_ended_an_attempt_is_named_only_for_this_attempt(
     paths, attempt, peer, exit_code
 ):

@@ -102,18 +102,14 @@ def read_rendezvous(content: Mapping | None) -> Rendezvous | None:
     """Validate the content of rendezvous.json; None if there is no such file."""
     if content is None:
         return None
-    names, attempt = content.get("waiting_for"), content.get("attempt")
+    names = content.get("waiting_for")
     return Rendezvous(
-        attempt=as_count(int(attempt) if _is_digits(attempt) else attempt),
+        attempt=as_count(content.get("attempt")),
         waiting_for=tuple(map(as_text, names[:1000])) if isinstance(names, list) else None,
         error=as_text(content.get("error")),
         peer=as_text(content.get("peer")),
         peer_exit_code=as_count(content.get("peer_exit_code")),
     )
-
-
-def _is_digits(value: object) -> bool:
-    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9
 
 
 def as_count(value: object) -> int | None:
