@@ -16,7 +16,6 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import jinja2
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import run_start, run_unit
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.locks import one_at_a_time
@@ -32,8 +31,8 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log impor
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
-from harness.playbooks import ROOT
 from harness.valid_record import process
+from tests.collections.role_templates import rendered
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it needs root and a second user")
 needs_tmpfiles = pytest.mark.skipif(
@@ -304,10 +303,9 @@ def test_a_task_that_waits_too_long_for_the_lock_of_runs_names_the_process_that_
 
 @needs_tmpfiles
 def test_setup_makes_root_own_a_tree_of_the_trainer_s_user(tmp_path):
-    template = jinja2.Template((ROOT / "roles/base/templates/tmpfiles.conf.j2").read_text())
     state = tmp_path / "state"
-    values = {"ansible_managed": "", "__base_user": USER.pw_name, "__base_state": str(state)}
-    lines = template.render(**values).splitlines(keepends=True)
+    variables = {"__base_user": USER.pw_name, "__base_state": str(state), "base_hugepages": ""}
+    lines = rendered("base/tmpfiles.conf.j2", **variables).splitlines(keepends=True)
     (state / "runs/mine").mkdir(parents=True)
     for path in (state, state / "runs", state / "runs/mine"):
         os.chown(path, USER.pw_uid, USER.pw_gid)
