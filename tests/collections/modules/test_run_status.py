@@ -119,20 +119,31 @@ def test_the_row_of_a_run_shows_its_state_and_the_step_that_it_has_or_resumes_fr
     assert " ".join(shown_lines(results(w0=observed))[1].split()) == f"mine 1 {row}"
 
 
-def test_only_workers_that_differ_have_a_line_of_their_own():
-    lines = shown_lines(
-        results(w0=report(), w1=report("stopping"), w2=report("stopping"), w3=report())
-    )
-
-    assert lines[2:] in (["mine, w[1-2]: stopping"], ["mine, w[0,3]: training"])
+CRASH = report_end("1", error="ValueError: no such layer: 7")
+ENDED_BY_PEER = report_end("77", peer="w1", peer_exit_code=1)
 
 
-def test_the_state_of_a_run_is_that_of_the_worker_that_crashed():
-    other = report_end("77", peer="w1", peer_exit_code=1)
-    lines = shown_lines(results(w0=other, w1=report_end("1")))
+@pytest.mark.parametrize(
+    ("observed", "state", "lines"),
+    [
+        ([report(), report(), report("stopping")], "training", ["mine, w2: stopping"]),
+        (
+            [ENDED_BY_PEER, report_end("1")],
+            "crashed (exit 1)",
+            ["mine, w0: ended because w1 ended with exit code 1"],
+        ),
+        ([CRASH, CRASH], "crashed (exit 1)", ["mine, w[0-1]: ValueError: no such layer: 7"]),
+        ([report(attempt=2), report(attempt=1)], "training", ["mine, w1: training, attempt 1"]),
+    ],
+    ids=["another state", "ended by a peer", "one error of all", "an older attempt"],
+)
+def test_only_workers_that_differ_or_failed_have_a_line_of_their_own(observed, state, lines):
+    answers = results(**{f"w{number}": worker for number, worker in enumerate(observed)})
 
-    assert "crashed (exit 1)" in lines[1]
-    assert lines[2:] == ["mine, w0: ended because w1 ended with exit code 1"]
+    _, row, *others = shown_lines(answers)
+
+    assert state in row
+    assert others == lines
 
 
 def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown():
@@ -142,14 +153,6 @@ def test_a_trainer_without_a_heartbeat_is_running_and_its_last_output_is_shown()
 
     assert " ".join(line.split()) == "mine 1 running - - - - output 3 s ago w[0-1]"
     assert rest == []
-
-
-def test_the_exception_of_a_crash_is_shown_once_for_all_workers():
-    crash = report_end("1", error="ValueError: no such layer: 7")
-
-    assert shown_lines(results(w0=crash, w1=crash))[2:] == [
-        "mine, w[0-1]: ValueError: no such layer: 7"
-    ]
 
 
 def test_a_killed_run_is_shown_as_stopped_by_you():
@@ -224,12 +227,6 @@ def test_a_mistyped_run_is_reported_as_unknown():
 
     assert last_line("nime").startswith("no worker has run nime, and it has no record. To see")
     assert last_line("mine").startswith("mine ")
-
-
-def test_a_worker_of_an_older_attempt_is_named():
-    lines = shown_lines(results(w0=report(attempt=2), w1=report(attempt=2), w2=report(attempt=1)))
-
-    assert lines[2:] == ["mine, w2: training, attempt 1"]
 
 
 def test_users_and_scripts_see_why_a_worker_has_no_run():
