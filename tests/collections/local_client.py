@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.http import Polling
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import Node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.session import ApiSettings
@@ -11,10 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.observed import match
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import Result, create
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import (
-    ChangeOptions,
-    list_nodes,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import list_nodes
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.valid_record import record_fields

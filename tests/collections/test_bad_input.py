@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import ensure_present
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_requested,
@@ -59,9 +60,9 @@ def test_an_error_about_type_runtime_or_zone_has_the_apis_reason_and_the_allowed
     spec = replace(DEMO, **change)
     with pytest.raises(errors.Forbidden, match=f"Invalid value.*{allowed}"):
         if queued:
-            ensure_requested(client, QueuedResourceSpec("demo", spec), timeout=20)
+            ensure_requested(client, QueuedResourceSpec("demo", spec), ChangeOptions())
         else:
-            ensure_present(client, spec, timeout=20)
+            ensure_present(client, spec, ChangeOptions())
 
 
 TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}

@@ -3,6 +3,7 @@
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import tpu_fleet
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     DESCRIPTION_PREFIX,
     disk_type_for,
@@ -14,7 +15,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import p
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.playbooks import flat, play

@@ -2,6 +2,7 @@
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
     DESCRIPTION_PREFIX,
@@ -18,7 +19,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state im
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error, node
 from tests.collections.test_queued_resources import request
@@ -41,11 +41,11 @@ def deletions(scripted):
 
 
 def delete_tpu(client):
-    ensure_absent(client, ZONE, "demo", timeout=600)
+    ensure_absent(client, ZONE, "demo", ChangeOptions())
 
 
 def delete_request(client):
-    ensure_not_requested(client, ZONE, "demo", timeout=600)
+    ensure_not_requested(client, ZONE, "demo", ChangeOptions())
 
 
 def delete_disk(client):
@@ -79,7 +79,7 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
 
 
 def replace_tpu(client):
-    ensure_present(client, DEMO, timeout=600, replace_dead=True)
+    ensure_present(client, DEMO, ChangeOptions(replace_dead=True))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body
     with pytest.raises(
         errors.BadAnswer, match=r"HTTP 404, but the API did not send this.*HTTPS_PROXY"
     ):
-        ensure_absent(client, ZONE, "demo", timeout=600)
+        ensure_absent(client, ZONE, "demo", ChangeOptions())
 
 
 def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted):
@@ -134,6 +134,6 @@ def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scri
     scripted.handler = lambda asked: BUSY if asked.method == "DELETE" else Reply(node())
 
     with pytest.raises(errors.Unavailable, match="503"):
-        ensure_absent(client, ZONE, "demo", timeout=3600)
+        ensure_absent(client, ZONE, "demo", ChangeOptions(timeout=3600))
 
     assert deletions(scripted) == TRIES

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
@@ -16,7 +17,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile impo
     delete,
     delete_requests,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.source import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
     parse_fleet,
     select,

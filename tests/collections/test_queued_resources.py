@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import BadAnswer, Different
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import (
     NodeSpec,
@@ -37,10 +38,10 @@ def request(state="ACTIVE", created="2026-11-21T10:00:00Z", spec=DEMO, **fields)
 
 
 def test_several_tpus_of_a_request_are_slices_of_one_multislice(api, local_api):
-    result = ensure_requested(api, replace(DEMO, count=2), timeout=20)
+    result = ensure_requested(api, replace(DEMO, count=2), ChangeOptions())
     assert result.request.nodes == ("demo-0", "demo-1")
     assert local_api.node("demo-1")["multisliceNode"] is True
-    assert not ensure_requested(api, replace(DEMO, count=2), timeout=20).changed
+    assert not ensure_requested(api, replace(DEMO, count=2), ChangeOptions()).changed
 
 
 def refuse(found):
@@ -60,48 +61,48 @@ def test_a_suspended_request_is_not_replaced_without_consent(
 ):
     scripted.handler = lambda _: Reply(request(state))
     with pytest.raises(Different, match=message):
-        ensure_requested(client, DEMO, timeout=20, **options)
+        ensure_requested(client, DEMO, ChangeOptions(**options))
     assert set(scripted.methods()) == {"GET"}
 
 
 def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
     scripted.script = [GONE, error(409, "already exists"), Reply(request("ACTIVE"))]
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
-        ensure_requested(client, DEMO, timeout=20, check_owner=refuse)
+        ensure_requested(client, DEMO, ChangeOptions(check_owner=refuse))
 
 
 def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
-    ensure_requested(api, DEMO, timeout=20)
+    ensure_requested(api, DEMO, ChangeOptions())
     with pytest.raises(errors.InvalidRequest) as refused:
-        ensure_not_requested(api, ZONE, "demo", timeout=20)
+        ensure_not_requested(api, ZONE, "demo", ChangeOptions())
     # The error must not suggest the option ``force``, which delete.yml does not have.
     assert "set force" not in str(refused.value)
-    assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True, check=True).changed
+    assert ensure_not_requested(api, ZONE, "demo", ChangeOptions(check=True), force=True).changed
     assert local_api.node("demo")["state"] == "READY"
-    assert ensure_not_requested(api, ZONE, "demo", timeout=20, force=True).changed
+    assert ensure_not_requested(api, ZONE, "demo", ChangeOptions(), force=True).changed
     assert api.list_queued_resources() == []
     assert api.list_nodes().entries == []
-    assert not ensure_not_requested(api, ZONE, "demo", timeout=20).changed
+    assert not ensure_not_requested(api, ZONE, "demo", ChangeOptions()).changed
 
 
 def test_a_living_request_that_differs_is_never_changed(api, local_api):
-    ensure_requested(api, DEMO, timeout=20)
+    ensure_requested(api, DEMO, ChangeOptions())
     before = changes(local_api, "queuedResources")
     other = replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16"))
     with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
-        ensure_requested(api, other, timeout=20)
+        ensure_requested(api, other, ChangeOptions())
     assert changes(local_api, "queuedResources") == before
 
 
 def test_without_wait_ensure_requested_returns_once_the_request_is_queued(client, scripted):
     scripted.script = [GONE, Reply({"done": True}), Reply(request("WAITING_FOR_RESOURCES"))]
-    result = ensure_requested(client, DEMO, timeout=600, wait=False)
+    result = ensure_requested(client, DEMO, ChangeOptions(), wait=False)
     assert (result.changed, result.request.state) == (True, "WAITING_FOR_RESOURCES")
 
 
 def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
     scripted.script = [GONE, Drop(), Reply({"done": True}), Reply(request())]
-    ensure_requested(client, DEMO, timeout=600)
+    ensure_requested(client, DEMO, ChangeOptions())
     first, second = (sent.query for sent in scripted.asked if sent.method == "POST")
     assert first == second
     assert "requestId=" in first
@@ -112,7 +113,7 @@ def test_the_timeout_error_says_that_the_request_stays_queued(client, scripted):
     with pytest.raises(
         errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
     ):
-        ensure_requested(client, DEMO, timeout=60)
+        ensure_requested(client, DEMO, ChangeOptions(timeout=60))
     assert set(scripted.methods()) == {"GET"}
 
 
@@ -128,7 +129,7 @@ def test_ensure_requested_raises_the_error_of_a_failed_request(client, scripted,
     failed = request("FAILED", failedData={"error": {"code": 8, "message": message}})
     scripted.script = [GONE, Reply({"done": True}), Reply(failed)]
     with pytest.raises(kind, match=message[:20]):
-        ensure_requested(client, DEMO, timeout=600)
+        ensure_requested(client, DEMO, ChangeOptions())
 
 
 def test_all_options_of_a_request_reach_the_api():
@@ -153,7 +154,7 @@ def test_all_options_of_a_request_reach_the_api():
 )
 def test_an_impossible_request_is_refused_before_sending(client, scripted, change, message):
     with pytest.raises(errors.NotConfigured, match=message):
-        ensure_requested(client, replace(DEMO, **change), timeout=20)
+        ensure_requested(client, replace(DEMO, **change), ChangeOptions())
     assert scripted.asked == []
 
 

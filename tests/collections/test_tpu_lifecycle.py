@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.names import Disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import NodeSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
@@ -18,19 +19,19 @@ GONE = error(404, "not found")
 
 
 def test_recreate_replaces_a_different_tpu(api):
-    first = ensure_present(api, DEMO, timeout=20)
+    first = ensure_present(api, DEMO, ChangeOptions())
     other = replace(DEMO, accelerator_type="v4-8")
-    second = ensure_present(api, other, timeout=20, recreate=True)
+    second = ensure_present(api, other, ChangeOptions(recreate=True))
     assert second.node.id != first.node.id
     assert second.node.accelerator_type == "v4-8"
 
 
 def test_a_preempted_tpu_is_replaced_only_if_requested(api, local_api):
-    first = ensure_present(api, replace(DEMO, spot=True), timeout=20)
+    first = ensure_present(api, replace(DEMO, spot=True), ChangeOptions())
     local_api.preempt("demo")
     with pytest.raises(errors.Different, match="is PREEMPTED and can't start again"):
-        ensure_present(api, replace(DEMO, spot=True), timeout=20)
-    second = ensure_present(api, replace(DEMO, spot=True), timeout=20, replace_dead=True)
+        ensure_present(api, replace(DEMO, spot=True), ChangeOptions())
+    second = ensure_present(api, replace(DEMO, spot=True), ChangeOptions(replace_dead=True))
     assert (second.node.state, second.node.id != first.node.id) == ("READY", True)
 
 
@@ -43,7 +44,7 @@ def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
         Reply(node(state="CREATING")),
         Reply(node()),
     ]
-    result = ensure_present(client, DEMO, timeout=600)
+    result = ensure_present(client, DEMO, ChangeOptions())
     assert (result.changed, result.node.state) == (True, "READY")
 
 
@@ -58,12 +59,12 @@ def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differen
         else Reply(node(acceleratorType="v4-8"))
     )
     with pytest.raises(errors.Different, match="accelerator_type is v4-8"):
-        ensure_present(client, DEMO, timeout=600)
+        ensure_present(client, DEMO, ChangeOptions())
 
 
 def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     scripted.script = [Reply(node(state="CREATING"))] * 3 + [Reply(node())]
-    result = ensure_present(client, DEMO, timeout=600)
+    result = ensure_present(client, DEMO, ChangeOptions())
     assert (result.changed, set(scripted.methods())) == (False, {"GET"})
 
 
@@ -75,13 +76,13 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
     }
     scripted.script = [Reply(node(state="CREATING")), GONE, Reply({"operations": [failed]})]
     with pytest.raises(errors.CapacityError, match="no more capacity"):
-        ensure_present(client, DEMO, timeout=600)
+        ensure_present(client, DEMO, ChangeOptions())
 
 
 def patch_of(client, scripted, existing, spec):
     """Ensure that the TPU ``existing`` is as in ``spec``; return the PATCH request."""
     scripted.script = [Reply(existing), Reply(node()), Reply({"done": True}), Reply(node())]
-    assert ensure_present(client, spec, timeout=600).changed
+    assert ensure_present(client, spec, ChangeOptions()).changed
     return next(request for request in scripted.asked if request.method == "PATCH")
 
 
@@ -101,13 +102,13 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
 def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, scripted):
     scripted.script = [Reply(node(state="RESTARTING"))] * 2 + [Reply(node(id="4712"))] * 9
     with pytest.raises(errors.Different, match=r"can't change TPU demo .* has taken its name"):
-        ensure_present(client, replace(DEMO, labels={"a": "b"}), timeout=600)
+        ensure_present(client, replace(DEMO, labels={"a": "b"}), ChangeOptions())
     assert set(scripted.methods()) == {"GET"}
 
 
 def test_metadata_is_never_shown(client, scripted):
     scripted.script = [Reply(node(metadata={"startup-script": "export TOKEN=s3cret"}))] * 2
-    result = ensure_present(client, DEMO, timeout=600)
+    result = ensure_present(client, DEMO, ChangeOptions())
     assert "s3cret" not in str((result.before, result.after))
 
 
@@ -169,7 +170,7 @@ def test_all_options_of_a_tpu_reach_the_api():
 
 def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
     scripted.handler = lambda _: Reply(node() | RICH.body("p"))
-    assert not ensure_present(client, RICH, timeout=600).changed
+    assert not ensure_present(client, RICH, ChangeOptions()).changed
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_a_tpu_created_with_all_options_needs_no_change(client, scripted):
 def test_immutable_options_cannot_be_changed(client, scripted, change, message):
     scripted.handler = lambda _: Reply(node() | RICH.body("p"))
     with pytest.raises(errors.Different, match=message):
-        ensure_present(client, replace(RICH, **change), timeout=600)
+        ensure_present(client, replace(RICH, **change), ChangeOptions())
 
 
 @pytest.mark.parametrize(
@@ -205,12 +206,12 @@ def test_immutable_options_cannot_be_changed(client, scripted, change, message):
 )
 def test_an_impossible_request_is_refused_before_sending(client, scripted, change, message):
     with pytest.raises(errors.NotConfigured, match=message):
-        ensure_present(client, replace(RICH, **change), timeout=20)
+        ensure_present(client, replace(RICH, **change), ChangeOptions())
     assert scripted.asked == []
 
 
 def test_a_tpu_created_after_the_confirmation_is_not_recreated(client, scripted):
     scripted.handler = lambda _: Reply(node(id="4712", acceleratorType="v4-8"))
     with pytest.raises(errors.Different, match="created after the list that you confirmed"):
-        ensure_present(client, DEMO, timeout=600, recreate=True, confirmed={"4711"})
+        ensure_present(client, DEMO, ChangeOptions(recreate=True, confirmed={"4711"}))
     assert set(scripted.methods()) == {"GET"}

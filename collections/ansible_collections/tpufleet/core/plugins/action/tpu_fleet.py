@@ -13,6 +13,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ..module_utils.cloud.changes import ChangeOptions
 from ..module_utils.cloud.disks import attachable, missing_disks, owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
@@ -35,7 +36,7 @@ from ..plugin_utils.fleet.ownership import (
     request_blocker,
 )
 from ..plugin_utils.fleet.plan import make_plan, parse_date
-from ..plugin_utils.fleet.source import ChangeOptions, Source, list_nodes, zones_of
+from ..plugin_utils.fleet.source import Source, list_nodes, zones_of
 from ..plugin_utils.fleet.spec import FleetEntry, in_zone, name_and_zone, parse_fleet, select
 
 #: Seconds after which a TPU's state is shown again, even if it has not changed.

@@ -129,6 +129,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.cloud.changes import ChangeOptions
 from ..module_utils.cloud.errors import QuotaError
 from ..module_utils.cloud.host_keys import KnownHostsFile, published_keys, remember_host_keys
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
@@ -147,7 +148,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     if state == "present":
         outcome = _create(module, api)
     elif state == "absent":
-        outcome = ensure_absent(api, zone, name, timeout=timeout, check=check)
+        outcome = ensure_absent(api, zone, name, ChangeOptions(timeout=timeout, check=check))
     else:
         started = state == "started"
         node_id = params["node_id"]
@@ -165,14 +166,13 @@ def _create(module: AnsibleModule, api: TpuApi) -> NodeOutcome:
     params = module.params
     spec = NodeSpec.of_options(params)
     try:
-        return ensure_present(
-            api,
-            spec,
-            timeout=params["timeout"],
+        options = ChangeOptions(
             check=module.check_mode,
             recreate=params["recreate"],
             replace_dead=params["replace_dead"],
+            timeout=params["timeout"],
         )
+        return ensure_present(api, spec, options)
     except QuotaError as error:
         raise QuotaExplainer(partial(list_zone, api)).explain(error, spec) from None
 

@@ -139,6 +139,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.cloud.changes import ChangeOptions
 from ..module_utils.cloud.errors import InvalidRequest, QuotaError
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
 from ..module_utils.cloud.names import SCHEDULING_FLAGS
@@ -173,9 +174,8 @@ def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
             api,
             params["zone"],
             params["name"],
-            timeout=params["timeout"],
+            ChangeOptions(timeout=params["timeout"], check=module.check_mode),
             force=params["force"],
-            check=module.check_mode,
         )
     except InvalidRequest as error:
         if params["force"]:
@@ -186,15 +186,11 @@ def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
 def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
     params = module.params
     spec = _spec(params)
+    options = ChangeOptions(
+        check=module.check_mode, replace_dead=params["replace_dead"], timeout=params["timeout"]
+    )
     try:
-        return ensure_requested(
-            api,
-            spec,
-            timeout=params["timeout"],
-            wait=params["wait"],
-            check=module.check_mode,
-            replace_dead=params["replace_dead"],
-        )
+        return ensure_requested(api, spec, options, wait=params["wait"])
     except QuotaError as error:
         raise QuotaExplainer(partial(list_zone, api)).explain(error, spec.tpu) from None
 

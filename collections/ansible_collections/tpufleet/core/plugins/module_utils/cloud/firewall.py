@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
+from .changes import Outcome
 from .compute import ComputeApi
 from .deletion import CurrentResource, delete_exactly
 from .errors import BadAnswer, Different, NotConfigured
 from .fields import Fields
 from .fleet_name import parse_fleet_name
 from .names import last_part
-from .outcome import Outcome
 
 #: Prefix of the description of rules that the collection created for a fleet.
 DESCRIPTION_PREFIX = "Made by tpufleet.core.vpc_firewall"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .changes import Outcome
 from .names import KEYS_ENTRY, SCHEDULING_FLAGS, last_part
-from .outcome import Outcome
 
 if TYPE_CHECKING:
     from .node_spec import NodeSpec

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import errors
+from .changes import ChangeOptions
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
@@ -19,55 +21,32 @@ if TYPE_CHECKING:
     from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
-#: Function that raises CloudError for a TPU that must not be changed or deleted.
-OwnerCheck = Callable[[Node], None]
 
 
-def ensure_present(
-    api: TpuApi,
-    spec: NodeSpec,
-    *,
-    timeout: float,
-    check: bool = False,
-    recreate: bool = False,
-    replace_dead: bool = False,
-    confirmed: Collection[str] | None = None,
-    progress: Progress = lambda _text: None,
-    check_owner: OwnerCheck = lambda _node: None,
-) -> NodeOutcome:
+def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> NodeOutcome:
     """Create or change a TPU, and wait until it is READY and matches its spec.
 
-    Args:
-        timeout: for all steps together, in seconds.
-        check: change nothing; return what would change.
-        recreate: delete and recreate a TPU that differs in an immutable field.
-        replace_dead: delete and recreate a TPU that was preempted.
-        confirmed: keys (Node.key) of the TPUs that may be deleted; None: any. Preempted TPUs may be
-            deleted without being listed.
-        progress: receives the TPU's state while this function waits.
-        check_owner: called with an existing TPU before it is changed or deleted.
-
-    Raises CloudError; Different if an immutable field differs and ``recreate`` is false.
+    Raises CloudError; Different if an immutable field differs and ``options.recreate`` is false.
     """
     spec.check()
-    deadline = api.polling.deadline_in(timeout)
+    deadline = api.polling.deadline_in(options.timeout)
     node = read_node(api, spec.zone, spec.name)
 
     def create() -> NodeOutcome:
         created = None
-        if not check:
+        if not options.check:
             if node:
-                _delete(api, node, deadline, progress)
-            created = _create(api, spec, deadline, progress, check_owner)
+                _delete(api, node, deadline, options)
+            created = _create(api, spec, deadline, options)
         was_alive = node is not None and not node.is_lost and not node.is_being_deleted
         outcome = outcome_of(spec, node, True, created, created=True)
         return replace(outcome, replaced=node if was_alive else None)
 
     if node is None or node.is_being_deleted:
         return create()
-    check_owner(node)
+    options.check_owner(node)
     if node.is_lost:
-        if not (replace_dead or recreate):
+        if not options.replaces_lost:
             raise errors.Different(
                 f"TPU {node.where} is {node.state} and can't start again. Delete it: "
                 f"ansible-playbook playbooks/delete.yml -e tpu={node.name} -e zone={node.zone}, "
@@ -76,17 +55,18 @@ def ensure_present(
         return create()
     differences = compare(attachable(api.compute, spec, node), node)
     if differences.immutable:
-        if not recreate:
+        if not options.recreate:
             raise _different(spec, node, differences)
-        check_confirmed(f"TPU {node.where}", node.key, confirmed)
+        check_confirmed(f"TPU {node.where}", node.key, options.confirmed)
         return create()
     if node.state in ("STOPPED", "STOPPING"):
         raise errors.Different(
             f"TPU {node.where} is {node.state}. Start it: "
             f"ansible-playbook playbooks/start_tpu.yml -e tpu={node.name} -e zone={node.zone}"
         )
-    if check:
+    if options.check:
         return outcome_of(spec, node, bool(differences.mask))
+    progress = partial(options.report, spec.name)
     ready = _wait_ready(api, spec, deadline, progress)
     if node.id not in ("", ready.id):
         # The TPU whose owner and differences were checked above was deleted meanwhile, and another
@@ -101,28 +81,18 @@ def ensure_present(
     return outcome_of(spec, ready, True, _wait_ready(api, spec, deadline, progress))
 
 
-def ensure_absent(
-    api: TpuApi,
-    zone: str,
-    name: str,
-    *,
-    timeout: float,
-    check: bool = False,
-    confirmed: Collection[str] | None = None,
-    progress: Progress = lambda _text: None,
-) -> NodeOutcome:
+def ensure_absent(api: TpuApi, zone: str, name: str, options: ChangeOptions) -> NodeOutcome:
     """Delete the TPU that is called ``name`` now, but no later TPU of the same name.
 
-    ``confirmed`` has the keys (Node.key) of the TPUs that may be deleted; None allows any. Raises
-    Different if the TPU is not one of them.
+    Raises CloudError; Different if the TPU is not one of ``options.confirmed``.
     """
     node = read_node(api, zone, name)
     if node is None:
         return NodeOutcome(False, f"TPU {name} ({zone}) does not exist", {}, {})
-    check_confirmed(f"TPU {node.where}", node.key, confirmed)
-    if not check:
-        _delete(api, node, api.polling.deadline_in(timeout), progress)
-    msg = f"TPU {node.where} {'would be' if check else 'is'} deleted"
+    check_confirmed(f"TPU {node.where}", node.key, options.confirmed)
+    if not options.check:
+        _delete(api, node, api.polling.deadline_in(options.timeout), options)
+    msg = f"TPU {node.where} {'would be' if options.check else 'is'} deleted"
     return NodeOutcome(True, msg, facts_of(node), {}, node)
 
 
@@ -189,10 +159,8 @@ def read_node(api: TpuApi, zone: str, name: str) -> Node | None:
     return None if data is None else parse_node(data)
 
 
-def _create(
-    api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress, check_owner: OwnerCheck
-) -> Node:
-    action = f"create TPU {spec.where}"
+def _create(api: TpuApi, spec: NodeSpec, deadline: float, options: ChangeOptions) -> Node:
+    action, progress = f"create TPU {spec.where}", partial(options.report, spec.name)
     ensure_disks(api.compute, spec, deadline=deadline, progress=progress)
     spec = attachable(api.compute, spec)
     try:
@@ -202,7 +170,7 @@ def _create(
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise
-        check_owner(node)
+        options.check_owner(node)
         differences = compare(spec, node)
         if differences.immutable:
             raise _different(spec, node, differences) from None
@@ -234,7 +202,7 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
         pauses += 1
 
 
-def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> None:
+def _delete(api: TpuApi, node: Node, deadline: float, options: ChangeOptions) -> None:
     action = f"delete TPU {node.where}"
 
     def read() -> CurrentResource | None:
@@ -248,7 +216,7 @@ def _delete(api: TpuApi, node: Node, deadline: float, progress: Progress) -> Non
         deadline,
         read=read,
         delete=lambda: api.delete_node(node.zone, node.name),
-        progress=progress,
+        progress=partial(options.report, node.name),
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from .changes import ChangeOptions, Outcome
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
-from .outcome import Outcome
 from .queued_resource import QueuedResource, QueuedResourceSpec, parse_queued_resource
 from .refusals import explain_refusal
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from .tpu_api import TpuApi
 
 Progress = Callable[[str], None]
-#: Function that raises CloudError for a queued resource that must not be changed or deleted.
-OwnerCheck = Callable[[QueuedResource], None]
 
 
 @dataclass(frozen=True)
@@ -36,30 +35,26 @@ class QueuedOutcome(Outcome):
 def ensure_requested(
     api: TpuApi,
     spec: QueuedResourceSpec,
+    options: ChangeOptions,
     *,
-    timeout: float,
     wait: bool = True,
-    check: bool = False,
-    replace_dead: bool = True,
-    progress: Progress = lambda _text: None,
-    check_owner: OwnerCheck = lambda _request: None,
 ) -> QueuedOutcome:
     """Create a queued resource; with ``wait``, wait until its TPUs exist (ACTIVE).
 
     A queued resource of the same name that is FAILED, SUSPENDED or SUSPENDING is deleted first,
-    unless ``replace_dead`` is false. ``check_owner`` is called with an existing queued resource
-    before any change. ``timeout`` is in seconds.
+    if ``options.replaces_lost``; otherwise it is an error.
 
     Raises CloudError; Different for an existing queued resource that differs from the spec,
     QuotaError or CapacityError if the queued resource failed because of quota or capacity.
     """
     spec.check()
     zone, name = spec.tpu.zone, spec.name
-    deadline = api.polling.deadline_in(timeout)
+    deadline = api.polling.deadline_in(options.timeout)
+    progress = partial(options.report, name)
     request = _read(api, zone, name)
     before = request.compared_fields() if request else {}
     if request and not request.is_being_deleted:
-        check_owner(request)
+        options.check_owner(request)
     if request and not request.is_dead and not request.is_ending:
         differences = spec.differences(request)
         if differences:
@@ -74,24 +69,24 @@ def ensure_requested(
                 f"queued resource {request.where} exists, but {'; '.join(differences)}, which "
                 f"can't be changed. Delete it ({delete}), and create it again"
             )
-        if wait and not check:
+        if wait and not options.check:
             request = _wait_active(api, request, deadline, progress)
         msg = f"queued resource {request.where} is {request.state}"
         return QueuedOutcome(False, msg, before, before, request)
-    if request and not request.is_being_deleted and not replace_dead:
+    if request and not request.is_being_deleted and not options.replaces_lost:
         raise errors.Different(
             f"queued resource {request.where} is {request.state}, and Google does not try it again"
             + (f" ({request.error})" if request.error else "")
             + ". Delete it (state: absent), or set replace_dead: true"
         )
-    if check:
+    if options.check:
         msg = f"queued resource {spec.where} would be created"
         return QueuedOutcome(True, msg, before, spec.compared_fields(), request)
     if request:
         _delete(api, request, deadline, False, progress)
     ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
     spec = replace(spec, tpu=attachable(api.compute, spec.tpu))
-    operation = _create(api, spec, check_owner)
+    operation = _create(api, spec, options)
     api.wait(operation, f"create queued resource {spec.where}", deadline)
     created = _read(api, zone, name)
     if created is None:
@@ -109,37 +104,32 @@ def ensure_not_requested(
     api: TpuApi,
     zone: str,
     name: str,
+    options: ChangeOptions,
     *,
-    timeout: float,
     force: bool = False,
-    check: bool = False,
-    confirmed: Collection[str] | None = None,
-    progress: Progress = lambda _text: None,
 ) -> QueuedOutcome:
     """Delete the queued resource that is called ``name`` now; with ``force``, also its TPUs.
 
-    ``confirmed`` has the keys (QueuedResource.key) of the queued resources that may be deleted;
-    None allows any. Raises Different if the queued resource is not one of them.
+    Raises CloudError; Different if the queued resource is not one of ``options.confirmed``.
     """
     request = _read(api, zone, name)
     if request is None:
         return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
-    check_confirmed(f"queued resource {request.where}", request.key, confirmed)
-    if not check:
-        _delete(api, request, api.polling.deadline_in(timeout), force, progress)
-    msg = f"queued resource {request.where} {'would be' if check else 'is'} deleted"
+    check_confirmed(f"queued resource {request.where}", request.key, options.confirmed)
+    if not options.check:
+        deadline = api.polling.deadline_in(options.timeout)
+        _delete(api, request, deadline, force, partial(options.report, name))
+    msg = f"queued resource {request.where} {'would be' if options.check else 'is'} deleted"
     return QueuedOutcome(True, msg, request.compared_fields(), {}, request)
 
 
-def wait_for_suspension(
-    api: TpuApi, lost: Node, *, timeout: float, progress: Progress = lambda _text: None
-) -> None:
+def wait_for_suspension(api: TpuApi, lost: Node, options: ChangeOptions) -> None:
     """Wait until the queued resource of a preempted TPU is SUSPENDED.
 
     Returns at once if the queued resource or the TPU no longer exists, or if the TPU was recreated.
-    ``lost`` is the preempted TPU, and ``timeout`` is in seconds. Raises CloudError.
+    ``lost`` is the preempted TPU. Raises CloudError.
     """
-    deadline = api.polling.deadline_in(timeout)
+    deadline = api.polling.deadline_in(options.timeout)
     action = f"wait for queued resource {lost.queued_resource} ({lost.zone}) to be SUSPENDED"
     for pauses in itertools.count():
         request = _read(api, lost.zone, lost.queued_resource)
@@ -148,7 +138,7 @@ def wait_for_suspension(
         data = api.get_node(lost.zone, lost.name)
         if data is None or (node := parse_node(data)).key != lost.key:
             return
-        progress(node.state)
+        options.report(lost.name, node.state)
         api.polling.pause(f"{action} (it is still {request.state})", pauses, deadline)
 
 
@@ -173,7 +163,7 @@ def _read(api: TpuApi, zone: str, name: str) -> QueuedResource | None:
     return None if data is None else parse_queued_resource(data)
 
 
-def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> Mapping[str, Any]:
+def _create(api: TpuApi, spec: QueuedResourceSpec, options: ChangeOptions) -> Mapping[str, Any]:
     try:
         body = spec.body(api.settings.project)
         return api.create_queued_resource(spec.tpu.zone, spec.name, body)
@@ -183,7 +173,7 @@ def _create(api: TpuApi, spec: QueuedResourceSpec, check_owner: OwnerCheck) -> M
         request = _read(api, spec.tpu.zone, spec.name)
         if request is None or spec.differences(request):
             raise
-        check_owner(request)
+        options.check_owner(request)
         return {}
     except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as error:
         raise explain_refusal(api, error, spec.tpu) from None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.disks import attachable
@@ -28,11 +27,11 @@ from ...module_utils.cloud.session import ApiSettings
 from ...module_utils.cloud.tpu_api import Listing, TpuApi
 
 if TYPE_CHECKING:
+    from ...module_utils.cloud.changes import ChangeOptions, Outcome
     from ...module_utils.cloud.compute import ComputeApi
     from ...module_utils.cloud.http import RetryPolicy
     from ...module_utils.cloud.node_spec import NodeSpec
-    from ...module_utils.cloud.outcome import Outcome
-    from .source import ChangeOptions, Source
+    from .source import Source
     from .spec import FleetEntry
 
 
@@ -75,8 +74,9 @@ class CloudTpus:
     ) -> NodeOutcome:
         """Create or change a TPU; create it by a queued resource if ``tpu.queued`` is set."""
         if tpu.queued and present and present.is_being_deleted:
-            # Google is already deleting this TPU, so _delete() only waits until it is gone.
-            self._delete(present, {present.key}, options)
+            # Google is already deleting this TPU, so ensure_absent only waits until it is gone.
+            gone_options = replace(options, confirmed={present.key})
+            ensure_absent(self._api, present.zone, present.name, gone_options)
             present = None
         replaces_lost = present is not None and present.is_lost and options.replaces_lost
         if tpu.queued and (present is None or replaces_lost):
@@ -86,70 +86,37 @@ class CloudTpus:
             recreates = options.recreate and bool(compare(attachable_spec, present).immutable)
             if replaces_lost or recreates:
                 return self._recreate_with_request(tpu, spec, present, options)
-        return ensure_present(
-            self._api,
-            spec,
-            timeout=options.timeout,
-            check=options.check,
-            recreate=options.recreate,
-            replace_dead=options.replace_dead,
-            confirmed=options.confirmed,
-            progress=partial(options.report, spec.name),
-            check_owner=options.check_owner,
-        )
+        return ensure_present(self._api, spec, options)
 
     def _create_queued(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
     ) -> NodeOutcome:
         """Create a missing or preempted TPU by a queued resource, and wait until it is READY."""
-        request, progress = _request_for(tpu, spec), partial(options.report, spec.name)
+        request, request_options = _request_for(tpu, spec), options
         if present:
             options.check_owner(present)
         request_created_tpu = present is not None and present.queued_resource == request.name
-        check_owner = (lambda _request: None) if request_created_tpu else options.check_owner
+        if request_created_tpu:
+            request_options = replace(options, check_owner=lambda _request: None)
         if options.check:
-            planned = ensure_requested(
-                self._api,
-                request,
-                timeout=options.timeout,
-                check=True,
-                replace_dead=options.replaces_lost,
-                check_owner=check_owner,
-            )
+            planned = ensure_requested(self._api, request, request_options)
             outcome = outcome_of(spec, present, True, created=True)
             return replace(outcome, msg=planned.msg) if planned.changed else outcome
         if present and request_created_tpu:
-            wait_for_suspension(self._api, present, timeout=options.timeout, progress=progress)
+            wait_for_suspension(self._api, present, options)
         elif present:
             self.delete(present, replace(options, confirmed={present.key}))
         for _ in range(2):
-            requested = ensure_requested(
-                self._api,
-                request,
-                timeout=options.timeout,
-                replace_dead=options.replaces_lost,
-                progress=progress,
-                check_owner=check_owner,
-            )
+            requested = ensure_requested(self._api, request, request_options)
             if requested.changed or self.describe(spec.zone, spec.name) is not None:
                 break
             # The TPU was deleted, but its queued resource still exists. A queued resource never
             # creates its TPU again, so delete it and request a new one.
-            ensure_not_requested(
-                self._api,
-                spec.zone,
-                request.name,
-                timeout=options.timeout,
-                confirmed={requested.request.key} if requested.request else (),
-                progress=progress,
-            )
-        outcome = ensure_present(
-            self._api,
-            spec,
-            timeout=options.timeout,
-            progress=progress,
-            check_owner=options.check_owner,
-        )
+            keys = {requested.request.key} if requested.request else ()
+            delete_options = replace(options, confirmed=keys)
+            ensure_not_requested(self._api, spec.zone, request.name, delete_options)
+        keep_options = replace(options, recreate=False, replace_dead=False)
+        outcome = ensure_present(self._api, spec, keep_options)
         return replace(
             outcome_of(spec, present, True, outcome.node, created=True), msg=requested.msg
         )
@@ -176,30 +143,12 @@ class CloudTpus:
     def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
         """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
-        outcome = self._delete(node, _confirmed(node.key, options), options)
+        outcome = ensure_absent(self._api, node.zone, node.name, _confirming(node.key, options))
         if request:
             # A queued resource without its TPU only holds quota.
-            ensure_not_requested(
-                self._api,
-                request.zone,
-                request.name,
-                timeout=options.timeout,
-                confirmed={request.key},
-            )
+            request_options = replace(options, confirmed={request.key})
+            ensure_not_requested(self._api, request.zone, request.name, request_options)
         return outcome
-
-    def _delete(
-        self, node: Node, confirmed: Collection[str], options: ChangeOptions
-    ) -> NodeOutcome:
-        return ensure_absent(
-            self._api,
-            node.zone,
-            node.name,
-            timeout=options.timeout,
-            check=options.check,
-            confirmed=confirmed,
-            progress=partial(options.report, node.name),
-        )
 
     def list_queued(self, zones: Sequence[str]) -> Sequence[QueuedResource]:
         """List the queued resources of the zones."""
@@ -209,13 +158,7 @@ class CloudTpus:
         """Delete a queued resource that has no TPUs."""
         try:
             return ensure_not_requested(
-                self._api,
-                request.zone,
-                request.name,
-                timeout=options.timeout,
-                check=options.check,
-                confirmed=_confirmed(request.key, options),
-                progress=partial(options.report, request.name),
+                self._api, request.zone, request.name, _confirming(request.key, options)
             )
         except InvalidRequest as error:
             raise InvalidRequest(
@@ -235,12 +178,9 @@ class CloudTpus:
         return self._api.creation_error(zone, name)
 
 
-def _confirmed(key: str, options: ChangeOptions) -> Collection[str]:
-    """Return the keys of the TPUs and queued resources whose deletion the user confirmed.
-
-    If no confirmation is needed, returns only ``key``, the key of the resource to delete.
-    """
-    return {key} if options.confirmed is None else options.confirmed
+def _confirming(key: str, options: ChangeOptions) -> ChangeOptions:
+    """Return options that confirm this resource, unless the user was asked what to delete."""
+    return options if options.confirmed is not None else replace(options, confirmed={key})
 
 
 def _request_for(tpu: FleetEntry, spec: NodeSpec) -> QueuedResourceSpec:

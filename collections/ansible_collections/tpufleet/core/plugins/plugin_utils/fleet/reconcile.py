@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
+from ...module_utils.cloud.changes import ChangeOptions
 from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
 from ...module_utils.cloud.node_diff import NodeOutcome, status_of
 from ...module_utils.cloud.quota import QuotaExplainer
-from .source import ChangeOptions, Source, list_nodes
+from .source import Source, list_nodes
 
 if TYPE_CHECKING:
     from ...module_utils.cloud.node_spec import NodeSpec

@@ -8,13 +8,13 @@ Cloud TPU API (cloud_tpus.py). To add a source, write a class with the methods o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...module_utils.cloud.names import ALL_ZONES
 
 if TYPE_CHECKING:
+    from ...module_utils.cloud.changes import ChangeOptions, Outcome
     from ...module_utils.cloud.compute import ComputeApi
     from ...module_utils.cloud.errors import CloudError
     from ...module_utils.cloud.host_keys import KnownHost
@@ -22,46 +22,12 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.node_diff import NodeOutcome
     from ...module_utils.cloud.node_spec import NodeSpec
     from ...module_utils.cloud.nodes import Node
-    from ...module_utils.cloud.outcome import Outcome
     from ...module_utils.cloud.queued_resource import QueuedResource
     from ...module_utils.cloud.tpu_api import Listing
     from .spec import FleetEntry
 
 INVENTORY_ERROR = "tpu_inventory_error"
 """The inventory variable with the reason why the TPUs could not be listed, for doctor.yml."""
-
-
-@dataclass(frozen=True)
-class ChangeOptions:
-    """Options for the creation and deletion of TPUs.
-
-    Args:
-        check: change nothing; return what would change.
-        recreate: delete and recreate a TPU that differs in an immutable field.
-        replace_dead: delete and recreate a TPU that was preempted.
-        timeout: seconds for each try to create a TPU.
-        confirmed: keys of the TPUs and queued resources (Node.key, QueuedResource.key) whose
-            deletion the user confirmed; None if no confirmation is needed.
-        check_owner: raises CloudError for an existing TPU or request that must not be changed.
-        wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
-        known_hosts_file: file for the workers' host keys; empty: do not store them.
-        report: is called with the name and the current state of a TPU or request during a change.
-    """
-
-    check: bool = False
-    recreate: bool = False
-    replace_dead: bool = False
-    timeout: float = 1800.0
-    confirmed: Collection[str] | None = None
-    check_owner: Callable[[Node | QueuedResource], None] = lambda _resource: None
-    wait_for_capacity: float = 0.0
-    known_hosts_file: str = ""
-    report: Callable[[str, str], None] = lambda _name, _state: None
-
-    @property
-    def replaces_lost(self) -> bool:
-        """Whether a preempted TPU is deleted and recreated."""
-        return self.replace_dead or self.recreate
 
 
 class Source(Protocol):

@@ -1,0 +1,66 @@
+"""Options and outcomes of changes to TPUs and other cloud resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .nodes import Node
+    from .queued_resource import QueuedResource
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """Options for the creation, change and deletion of TPUs and queued resources.
+
+    Args:
+        check: change nothing; return what would change.
+        recreate: delete and recreate a TPU that differs in an immutable field.
+        replace_dead: delete and recreate a TPU that was preempted, or a queued resource that failed
+            or whose TPUs were preempted.
+        timeout: seconds for all steps of one change together. Each zone in which a TPU is tried is
+            a new change.
+        confirmed: keys of the TPUs and queued resources (Node.key, QueuedResource.key) whose
+            deletion the user confirmed; None if no confirmation is needed. Preempted TPUs that are
+            replaced need none.
+        check_owner: is called with an existing TPU or queued resource before it is changed or
+            replaced; raises CloudError if this must not happen.
+        wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
+        known_hosts_file: file for the workers' host keys; empty: do not store them.
+        report: is called with the name and the current state of a TPU or request during a change.
+    """
+
+    check: bool = False
+    recreate: bool = False
+    replace_dead: bool = False
+    timeout: float = 1800.0
+    confirmed: Collection[str] | None = None
+    check_owner: Callable[[Node | QueuedResource], None] = lambda _resource: None
+    wait_for_capacity: float = 0.0
+    known_hosts_file: str = ""
+    report: Callable[[str, str], None] = lambda _name, _state: None
+
+    @property
+    def replaces_lost(self) -> bool:
+        """Whether a preempted TPU is deleted and recreated."""
+        return self.replace_dead or self.recreate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A change that was made (in check mode: planned); ``before`` and ``after`` are its diff."""
+
+    changed: bool
+    msg: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def result(self) -> dict[str, Any]:
+        """Return the outcome as fields of a module's result: ``changed``, ``msg`` and ``diff``."""
+        return {
+            "changed": self.changed,
+            "msg": self.msg,
+            "diff": {"before": self.before, "after": self.after},
+        }
