@@ -33,8 +33,7 @@ def disk(api: TpuApi, name: str = "corpus"):
 
 def make_disk(api: TpuApi, zone: str, description: str = DESCRIPTION_PREFIX) -> None:
     body = {"name": "corpus", "sizeGb": "50", "description": description}
-    operation = api.compute.insert_disk(zone, body)
-    api.compute.wait(operation, "make a disk", api.polling.deadline_in(20))
+    api.compute.insert_disk(zone, body, api.polling.deadline_in(20))
 
 
 def test_tpus_that_share_a_disk_create_it_once_and_attach_it_read_only(api, local_api):

@@ -323,7 +323,7 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     make(api, pod | {"labels": OURS})
     writable(api)
     shared(api, "demo")
-    api.wait(api.set_data_disks(ZONE, "demo", []), "detach the disk", api.polling.deadline_in(60))
+    api.set_data_disks(ZONE, "demo", [], api.polling.deadline_in(60))
     result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
     assert result.returncode == 0, flat(result)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

@@ -86,8 +86,8 @@ def test_a_changed_range_updates_the_rule_and_an_empty_list_removes_it(compute, 
 
 def test_source_tags_that_somebody_added_are_removed(compute, local_api):
     allow_ssh_from(compute, OFFICE)
-    operation = compute.patch_firewall("tpufleet-ssh", {"sourceTags": ["bastion"]})
-    compute.wait(operation, "add a tag", compute.polling.deadline_in(20))
+    deadline = compute.polling.deadline_in(20)
+    compute.patch_firewall("tpufleet-ssh", {"sourceTags": ["bastion"]}, deadline)
     assert allow_ssh_from(compute, OFFICE).changed
     assert not existing_rules(local_api)["tpufleet-ssh"].get("sourceTags")
     assert not allow_ssh_from(compute, OFFICE).changed

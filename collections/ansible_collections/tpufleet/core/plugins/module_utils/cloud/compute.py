@@ -18,7 +18,10 @@ _PAGE_SIZE = "maxResults"
 
 
 class ComputeApi(GoogleApi):
-    """Compute Engine client for one project. Thread-safe. Methods raise only CloudError."""
+    """Compute Engine client for one project. Thread-safe. Methods raise only CloudError.
+
+    Methods with a ``deadline``, a time of ``polling.clock``, wait until the change is done.
+    """
 
     @property
     def _address(self) -> str:
@@ -32,16 +35,15 @@ class ComputeApi(GoogleApi):
         pages = self._http.pages(f"{self._project}/global/firewalls", action, size=_PAGE_SIZE)
         return [rule for page in pages for rule in list_of(page, "items", Mapping, action)]
 
-    def insert_firewall(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request the creation of a firewall rule; return the operation. Raises AlreadyExists."""
+    def insert_firewall(self, body: Mapping[str, Any], deadline: float) -> None:
+        """Create a firewall rule. Raises AlreadyExists."""
         action = f"create the firewall rule {body['name']}"
-        return self._change("POST", f"{self._project}/global/firewalls", action, body)
+        self._change("POST", f"{self._project}/global/firewalls", action, body, deadline)
 
-    def patch_firewall(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change the given fields of a firewall rule; return the operation."""
-        return self._change(
-            "PATCH", self._firewall_path(name), f"change the firewall rule {name}", body
-        )
+    def patch_firewall(self, name: str, body: Mapping[str, Any], deadline: float) -> None:
+        """Change the given fields of a firewall rule."""
+        action = f"change the firewall rule {name}"
+        self._change("PATCH", self._firewall_path(name), action, body, deadline)
 
     def get_firewall(self, name: str) -> Mapping[str, Any] | None:
         """Return a firewall rule as JSON, None if it does not exist."""
@@ -60,18 +62,16 @@ class ComputeApi(GoogleApi):
         """Return a disk as JSON, None if it does not exist."""
         return self._get(self._disk_path(zone, name), f"read the disk {name} ({zone})")
 
-    def insert_disk(self, zone: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request the creation of a disk; return the operation. Raises AlreadyExists."""
+    def insert_disk(self, zone: str, body: Mapping[str, Any], deadline: float) -> None:
+        """Create a disk. Raises AlreadyExists."""
         action = f"create the disk {body['name']} ({zone})"
-        return self._change("POST", f"{self._project}/zones/{zone}/disks", action, body)
+        self._change("POST", f"{self._project}/zones/{zone}/disks", action, body, deadline)
 
-    def set_access_mode(self, zone: str, name: str, mode: str) -> Mapping[str, Any]:
-        """Request a change of a Hyperdisk's access mode; return the operation."""
+    def set_access_mode(self, zone: str, name: str, mode: str, deadline: float) -> None:
+        """Change a Hyperdisk's access mode."""
         action = f"change the access mode of the disk {name} ({zone})"
-        params = {"paths": "accessMode"}
-        return self._change(
-            "PATCH", self._disk_path(zone, name), action, {"accessMode": mode}, params
-        )
+        path = f"{self._disk_path(zone, name)}?paths=accessMode"
+        self._change("PATCH", path, action, {"accessMode": mode}, deadline)
 
     def delete_disk(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a disk, without retries.
@@ -86,11 +86,12 @@ class ComputeApi(GoogleApi):
         path: str,
         action: str,
         body: Mapping[str, Any],
-        extra_params: Mapping[str, str] | None = None,
-    ) -> Mapping[str, Any]:
+        deadline: float,
+    ) -> None:
         # All tries share one request id, so that the API applies the change only once.
-        params = {"requestId": str(uuid.uuid4()), **(extra_params or {})}
-        return self._http.ask(method, path, action, params=params, body=body)
+        params = {"requestId": str(uuid.uuid4())}
+        operation = self._http.ask(method, path, action, params=params, body=body)
+        self.wait(operation, action, deadline)
 
     @property
     def _project(self) -> str:

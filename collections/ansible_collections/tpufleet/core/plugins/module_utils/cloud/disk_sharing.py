@@ -135,8 +135,7 @@ def ensure_shared(
         if is_unshared or modes - {"READ_ONLY"}:
             changes.append(_attach(api, node, disk, None, deadline, check))
     if is_unshared and not check:
-        operation = api.compute.set_access_mode(zone, disk, READ_ONLY_MANY)
-        api.compute.wait(operation, f"share the disk {disk} ({zone})", deadline)
+        api.compute.set_access_mode(zone, disk, READ_ONLY_MANY, deadline)
     source = f"projects/{api.settings.project}/zones/{zone}/disks/{disk}"
     desired = Attachment(source, "READ_ONLY")
     changes += [_attach(api, node, disk, desired, deadline, check) for node in nodes]
@@ -168,6 +167,5 @@ def _attach(
     ]
     steps = ([others] if existing else []) + ([[*others, desired.body()]] if desired else [])
     for disks in steps:
-        operation = api.set_data_disks(node.zone, node.name, disks)
-        api.wait(operation, f"change the disks of TPU {node.where}", deadline)
+        api.set_data_disks(node.zone, node.name, disks, deadline)
     return True

@@ -106,7 +106,7 @@ def ensure_disks(
             progress(f"creating the disk {disk.name}")
             # TPUs are created in parallel, so a shared disk may exist by now.
             with suppress(errors.AlreadyExists):
-                compute.wait(compute.insert_disk(spec.zone, body), action, deadline)
+                compute.insert_disk(spec.zone, body, deadline)
         stored = _wait_ready(compute, spec.zone, disk.name, action, deadline)
         if stored.size_gb < disk.size_gb:
             raise errors.Different(

@@ -249,14 +249,11 @@ def ensure_rules(
             if rule.name in to_recreate:
                 _delete(api, observed[rule.name], deadline)
             if rule.name in to_recreate or rule.name not in observed:
-                action = f"create the firewall rule {rule.name}"
-                operation = api.insert_firewall(rule.body(api.settings.project))
-                api.wait(operation, action, deadline)
+                api.insert_firewall(rule.body(api.settings.project), deadline)
             elif after[rule.name] != before[rule.name]:
                 body = rule.body(api.settings.project)
                 changes = {key: value for key, value in body.items() if key not in _IMMUTABLE}
-                operation = api.patch_firewall(rule.name, changes)
-                api.wait(operation, f"change the firewall rule {rule.name}", deadline)
+                api.patch_firewall(rule.name, changes, deadline)
         for rule in sorted(observed.values(), key=lambda rule: bool(rule.denied)):
             if rule.name not in desired_by_name:
                 _delete(api, rule, deadline)

@@ -76,8 +76,7 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> NodeO
         )
     if not differences.mask:
         return outcome_of(spec, ready, False)
-    operation = api.patch_node(node.zone, node.name, differences.patch, differences.mask)
-    api.wait(operation, f"change TPU {node.where}", deadline)
+    api.patch_node(node.zone, node.name, differences.patch, differences.mask, deadline)
     return outcome_of(spec, ready, True, _wait_ready(api, spec, deadline, progress))
 
 
@@ -141,8 +140,7 @@ def ensure_power(
             requested = True
             # Ignore a lost response: the next read shows whether the request has taken effect.
             with suppress(errors.NoAnswer):
-                operation = api.power_node(zone, name, verb)
-                api.wait(operation, action, deadline)
+                api.power_node(zone, name, verb, deadline)
         node = read()
         if node is None:
             raise errors.OperationFailed(f"can't {action}: it was deleted meanwhile")

@@ -30,7 +30,10 @@ class Listing:
 
 
 class TpuApi(GoogleApi):
-    """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError."""
+    """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError.
+
+    Methods with a ``deadline``, a time of ``polling.clock``, wait until the change is done.
+    """
 
     @property
     def _address(self) -> str:
@@ -119,17 +122,13 @@ class TpuApi(GoogleApi):
         )
 
     def patch_node(
-        self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str]
-    ) -> Mapping[str, Any]:
-        """Set the fields of a node that ``mask`` names, from ``body``; return the operation.
-
-        Idempotent.
-        """
-        action = f"change TPU {name} ({zone})"
+        self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str], deadline: float
+    ) -> None:
+        """Set the fields of a node that ``mask`` names, from ``body``. Idempotent."""
+        action, path = f"change TPU {name} ({zone})", self._node_path(zone, name)
         params = {"updateMask": ",".join(mask)}
-        return self._http.ask(
-            "PATCH", self._node_path(zone, name), action, params=params, body=body
-        )
+        operation = self._http.ask("PATCH", path, action, params=params, body=body)
+        self.wait(operation, action, deadline)
 
     def get_data_disks(self, zone: str, name: str) -> Mapping[str, Any]:
         """Return a node as JSON, with the workers to which each data disk is attached.
@@ -140,14 +139,13 @@ class TpuApi(GoogleApi):
         return self._http.ask("GET", self._alpha_path(zone, name), action)
 
     def set_data_disks(
-        self, zone: str, name: str, disks: Sequence[Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
-        """Attach exactly these data disks to a node; return the operation. Idempotent."""
-        action = f"change the disks of TPU {name} ({zone})"
+        self, zone: str, name: str, disks: Sequence[Mapping[str, Any]], deadline: float
+    ) -> None:
+        """Attach exactly these data disks to a node. Idempotent."""
+        action, path = f"change the disks of TPU {name} ({zone})", self._alpha_path(zone, name)
         params, body = {"updateMask": "data_disks"}, {"dataDisks": list(disks)}
-        return self._http.ask(
-            "PATCH", self._alpha_path(zone, name), action, params=params, body=body
-        )
+        operation = self._http.ask("PATCH", path, action, params=params, body=body)
+        self.wait(operation, action, deadline)
 
     def delete_node(self, zone: str, name: str) -> Mapping[str, Any] | None:
         """Request the deletion of a node, without retries.
@@ -156,15 +154,16 @@ class TpuApi(GoogleApi):
         """
         return self._delete(self._node_path(zone, name), f"delete TPU {name} ({zone})")
 
-    def power_node(self, zone: str, name: str, verb: str) -> Mapping[str, Any]:
-        """Start or stop a node (``verb`` is ``start`` or ``stop``); return the operation.
+    def power_node(self, zone: str, name: str, verb: str, deadline: float) -> None:
+        """Start or stop a node (``verb`` is ``start`` or ``stop``).
 
         Never retried after a lost response (NoAnswer), because the API refuses a second request
         while the first is in progress.
         """
         action = f"{verb} TPU {name} ({zone})"
         path = f"{self._node_path(zone, name)}:{verb}"
-        return self._http.ask("POST", path, action, body={}, idempotent=False)
+        operation = self._http.ask("POST", path, action, body={}, idempotent=False)
+        self.wait(operation, action, deadline)
 
     def guest_attributes(
         self, zone: str, name: str, query_path: str, workers: Sequence[int] = ()
