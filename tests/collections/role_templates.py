@@ -1,12 +1,18 @@
 """Rendered templates of a role, and plays that run a role on this computer."""
 
 import json
+import os
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from harness.playbooks import play
 from localcloud.local_cloud import PROJECT_ROOT
+
+HERE = "tpu: {hosts: {localhost: {ansible_connection: local}}}\n"
 
 
 def rendered(template: str, **variables: Any) -> str:
@@ -21,12 +27,33 @@ def rendered(template: str, **variables: Any) -> str:
     return environment.get_template(name).render(ansible_managed="Ansible managed", **variables)
 
 
-def local_play(folder: Path, tasks: list[dict[str, Any]], **fields: Any) -> tuple[Path, str]:
-    """Write a playbook with one play for this computer; return it and the path of its inventory."""
-    book, hosts = folder / "book.yml", folder / "hosts.ini"
+def run_tasks(
+    folder: Path,
+    tasks: list[dict[str, Any]],
+    *arguments: str,
+    inventory: str = HERE,
+    environment: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a play with these tasks, by default on this computer; Ansible's own view prints it.
+
+    ``arguments`` are those of ansible-playbook, ``environment`` has additional variables, and
+    ``fields`` are keywords of the play.
+    """
+    book, hosts = local_play(folder, tasks, inventory=inventory, **fields)
+    variables = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+    everything = {**os.environ, **variables, **(environment or {})}
+    return play(everything, book, *arguments, inventory=hosts)
+
+
+def local_play(
+    folder: Path, tasks: list[dict[str, Any]], *, inventory: str = HERE, **fields: Any
+) -> tuple[Path, str]:
+    """Write a playbook with one play, and its inventory; return the paths of both."""
+    book, hosts = folder / "book.yml", folder / "hosts.yml"
     # With a filter in ``hosts``, Ansible loads the collection's filters once, before the tasks.
     # Otherwise the process of each task loads them, which takes a quarter of a second.
     pattern = "{{ '' | tpufleet.core.workers_pattern(groups) }}"
     book.write_text(json.dumps([{"hosts": pattern, "tasks": tasks, **fields}]))
-    hosts.write_text("[tpu]\nlocalhost ansible_connection=local\n")
+    hosts.write_text(inventory)
     return book, str(hosts)

@@ -1,11 +1,9 @@
 """How the role jax chooses the proof that an environment works: by env_proof or the lock file."""
 
-import json
-
 import pytest
 
-from harness.playbooks import ROOT
-from tests.collections.test_run_role import played
+from harness.playbooks import ROOT, flat
+from tests.collections.role_templates import run_tasks
 
 LOCKS = ROOT / "requirements"
 
@@ -32,12 +30,10 @@ def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
         {"ansible.builtin.assert": {"that": f"jax_proof == '{expected}'"}, "vars": variables}
         for variables, expected in cases
     ]
-    defaults = str(ROOT / "roles/jax/defaults/main.yml")
-    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [defaults]}
 
-    result = played(tmp_path, json.dumps([play | {"tasks": tasks}]), "-i", "localhost,")
+    result = run_tasks(tmp_path, tasks, vars_files=[str(ROOT / "roles/jax/defaults/main.yml")])
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, flat(result)
     assert f"ok={len(cases)} " in result.stdout
 
 
@@ -52,20 +48,11 @@ def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
 def test_an_invalid_or_insufficient_proof_is_refused_before_the_installation(
     tmp_path, variables, message
 ):
-    role_variables = variables | {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
-    play = {
-        "hosts": "localhost",
-        "gather_facts": False,
-        "connection": "local",
-        "vars": role_variables,
-    }
+    role = {"ansible.builtin.import_role": {"name": str(ROOT / "roles/jax")}}
+    lock = {"jax_lock": f"{LOCKS}/worker-cpu.lock"}
 
-    result = played(
-        tmp_path,
-        json.dumps([play | {"roles": [str(ROOT / "roles/jax")]}]),
-        *("-i", "localhost,"),
-    )
+    result = run_tasks(tmp_path, [role], vars=variables | lock)
 
     assert result.returncode == 2
-    assert message in " ".join(result.stdout.split()), result.stdout + result.stderr
+    assert message in flat(result)
     assert "python_env" not in result.stdout

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.playbooks import ROOT, flat, play
-from tests.collections.role_templates import local_play
+from harness.playbooks import ROOT, flat
+from tests.collections.role_templates import run_tasks
 
 HEADER = "# A mount of tpufleet. Ansible managed\n"
 OLD = HEADER + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
-PLAIN = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 #: A fake systemctl. All units are active. The unit named in the file "busy" cannot be stopped. The
 #: file "run" has the state of a run.
 SYSTEMCTL = """#!/bin/sh
@@ -43,20 +42,18 @@ class Worker:
         """Run the role for these mounts."""
         runs = {"etc": str(self.here / "etc"), "state_dir": str(self.here / "state")}
         role = {"name": str(ROOT / "roles/mounts"), "tasks_from": tasks}
-        book, hosts = local_play(
-            self.here,
-            [{"ansible.builtin.import_role": role}],
-            module_defaults={"tpufleet.core.run_info": runs},
-        )
         defaults = {
             "__mounts_directory": str(self.units),
             "mounts": list(mounts),
             "tpufleet_uid": os.getuid(),
         }
-        path = f"{self.here}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, **PLAIN}
-        arguments = ("-e", json.dumps(defaults | variables), *options)
-        return play(environment, book, *arguments, inventory=hosts)
+        return run_tasks(
+            self.here,
+            [{"ansible.builtin.import_role": role}],
+            *("-e", json.dumps(defaults | variables), *options),
+            environment={"PATH": f"{self.here}{os.pathsep}{os.environ['PATH']}"},
+            module_defaults={"tpufleet.core.run_info": runs},
+        )
 
     def changes(self) -> list[str]:
         """Return the stop and start commands that systemctl has received, in order."""

@@ -1,7 +1,6 @@
 """The setup stamp: programs on workers can read it, and a changed role or module invalidates it."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.files_checksum
     files_checksum,
 )
 
-from harness.playbooks import ROOT, play
-from tests.collections.role_templates import local_play
+from harness.playbooks import ROOT, flat
+from tests.collections.role_templates import run_tasks
 
 
 def write_stamp(tmp_path: Path, *options: str) -> Path:
@@ -25,10 +24,9 @@ def write_stamp(tmp_path: Path, *options: str) -> Path:
     (tmp_path / "firewall/tasks").mkdir(parents=True)
     (tmp_path / "firewall/tasks/main.yml").write_text("[]")
     roles = (tmp_path / "firewall", ROOT / "roles/setup_stamp")
-    playbook, hosts = local_play(tmp_path, [{"import_role": {"name": str(role)}} for role in roles])
-    arguments = ["-e", json.dumps(variables), *options]
-    result = play(dict(os.environ), playbook, *arguments, inventory=hosts)
-    assert result.returncode == 0, result.stdout + result.stderr
+    tasks = [{"import_role": {"name": str(role)}} for role in roles]
+    result = run_tasks(tmp_path, tasks, "-e", json.dumps(variables), *options)
+    assert result.returncode == 0, flat(result)
     return tmp_path / "ready.json"
 
 

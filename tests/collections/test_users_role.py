@@ -1,12 +1,10 @@
 """The role users: which accounts it accepts, who may use sudo, and where its tasks write."""
 
-import os
-
 import pytest
 import yaml
 
-from harness.playbooks import ROOT, play
-from tests.collections.role_templates import local_play
+from harness.playbooks import ROOT, flat
+from tests.collections.role_templates import run_tasks
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGBm ada@home"
 WRITING = ("file", "copy", "template", "lineinfile")
@@ -39,11 +37,10 @@ def test_sudo_may_be_a_word_for_a_boolean(tmp_path, sudo, is_allowed):
     sudoers = tmp_path / "sudoers"
     template = {"src": str(ROOT / "roles/users/templates/sudoers.j2"), "dest": str(sudoers)}
     accounts = {"users_accounts": [{"name": "ada", "sudo": sudo}]}
-    playbook, hosts = local_play(tmp_path, [{"ansible.builtin.template": template}], vars=accounts)
 
-    result = play(dict(os.environ), playbook, inventory=hosts)
+    result = run_tasks(tmp_path, [{"ansible.builtin.template": template}], vars=accounts)
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, flat(result)
     assert ("NOPASSWD" in sudoers.read_text()) == is_allowed
 
 
@@ -56,12 +53,10 @@ def test_an_invalid_or_repeated_name_and_a_text_that_is_no_public_key_are_refuse
 ):
     check = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[0]
     accounts = [{"name": name, "keys": [key]} for name in names]
-    files = [str(ROOT / "roles/users/vars/main.yml")]
-    playbook, hosts = local_play(
-        tmp_path, [check], vars={"users_accounts": accounts}, vars_files=files
-    )
+    role_variables = str(ROOT / "roles/users/vars/main.yml")
+    variables = {"users_accounts": accounts}
 
-    result = play(dict(os.environ), playbook, inventory=hosts)
+    result = run_tasks(tmp_path, [check], vars=variables, vars_files=[role_variables])
 
     assert result.returncode != 0
-    assert f"users_accounts: {names[0]} is not a valid user name, is listed more" in result.stdout
+    assert f"users_accounts: {names[0]} is not a valid user name, is listed more" in flat(result)

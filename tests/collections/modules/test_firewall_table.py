@@ -1,7 +1,7 @@
 """The nftables rules of the role firewall: which traffic they accept."""
 
+import os
 import re
-import shlex
 import shutil
 import subprocess
 
@@ -9,11 +9,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jinja2 import Template
-from jinja2.nativetypes import NativeEnvironment
 
+from harness.playbooks import command, flat
 from localcloud.local_cloud import PROJECT_ROOT
-from tests.collections.role_templates import rendered
+from tests.collections.role_templates import local_play, rendered, run_tasks
 
 ROLE = PROJECT_ROOT / "roles/firewall"
 needs_nft = pytest.mark.skipif(
@@ -29,6 +28,15 @@ def rules(peers=(), ssh_ports=(22,), open_ports=()):
         __firewall_ssh_ports=list(ssh_ports),
         firewall_open_ports=list(open_ports),
     )
+
+
+def test_only_ssh_is_accepted_from_outside_the_fleet():
+    lines = [line.strip() for line in rules(["10.0.0.2"]).splitlines()]
+
+    assert "type filter hook input priority 0; policy drop;" in lines
+    assert [line for line in lines if "dport" in line and "udp" not in line] == [
+        "tcp dport { 22 } accept"
+    ]
 
 
 def test_all_traffic_from_the_fleet_is_accepted():
@@ -78,33 +86,66 @@ def test_a_slow_or_lost_worker_does_not_delay_the_confirmation_until_the_rollbac
     assert 2 * load["timeout"] < defaults["firewall_rollback_seconds"]
 
 
-def test_a_partial_inventory_does_not_block_workers_of_other_zones():
+def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
+    for source in ("ip saddr 169.254.169.254", "ip6 saddr fd20:ce::254"):
+        assert f"{source} tcp sport {{ 80, 443 }} tcp flags & syn == 0x0 accept" in rules()
+
+
+def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path):
     [copy_rules] = [
-        task["ansible.builtin.template"]
+        task
         for task in yaml.safe_load((ROLE / "tasks/present.yml").read_text())
         if task.get("ansible.builtin.template", {}).get("src") == "tpufleet.nft.j2"
     ]
-    replaces_rules = Template(copy_rules["force"])
+    (tmp_path / "templates").symlink_to(ROLE / "templates")
+    tasks = []
+    for old_peer, is_partial in (("10.0.0.8", False), ("10.0.0.9", True)):
+        candidate = tmp_path / f"{old_peer}.nft"
+        candidate.write_text(rules([old_peer]))
+        variables = {"__firewall_candidate": str(candidate), "tpu_partial": is_partial}
+        tasks.append(copy_rules | {"vars": variables})
+    new = {
+        "__firewall_peers": ["10.0.0.2"],
+        "__firewall_ssh_ports": [22],
+        "firewall_open_ports": [],
+    }
 
-    assert replaces_rules.render(tpu_partial=True) == "False"
-    assert replaces_rules.render(tpu_partial=False) == replaces_rules.render() == "True"
+    result = run_tasks(tmp_path, tasks, "--check", "--diff", vars=new)
+
+    assert result.returncode == 0, flat(result)
+    assert re.search(r"^-.*10\.0\.0\.8", result.stdout, re.MULTILINE)
+    assert not re.search(r"^-.*10\.0\.0\.9", result.stdout, re.MULTILINE)
 
 
 @needs_nft
-def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded():
+def test_removing_the_firewall_removes_rules_that_no_running_service_has_loaded(tmp_path):
     [remove] = [
         task
         for task in yaml.safe_load((ROLE / "tasks/absent.yml").read_text())
         if "ansible.builtin.command" in task
     ]
-    argv = NativeEnvironment().from_string(remove["ansible.builtin.command"]["argv"])
-    check, real = (shlex.join(argv.render(ansible_check_mode=mode)) for mode in (True, False))
-    script = f"nft add table inet tpufleet && {check} && {real} && ! {check} && ! {real}"
+    remove_what_is_left = {
+        "ansible.builtin.command": "nft delete table inet tpufleet",
+        "check_mode": False,
+        "register": "left",
+        "changed_when": "left.rc == 0",
+        "failed_when": False,
+    }
+    tasks = [remove, remove_what_is_left, remove]
+    book, hosts = local_play(tmp_path, tasks)
+    script = 'nft add table inet tpufleet; "$@" --check; nft add table inet tpufleet; "$@"'
 
     result = subprocess.run(
-        ["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False
+        ["unshare", "--net", "sh", "-c", script, "sh", *command(book, inventory=hosts)],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert result.returncode == 0, result.stderr
-    ignored_error = re.search(r"search\('(.*)'\)", remove["failed_when"])[1]
-    assert len(re.findall(ignored_error, result.stderr)) == 2
+    assert result.returncode == 0, flat(result)
+    states = re.findall(r"^(ok|changed|failed|fatal): \[localhost\]", result.stdout, re.MULTILINE)
+    in_check_mode, for_real = states[:3], states[3:]
+    assert in_check_mode == ["changed", "changed", "ok"]
+    assert for_real == ["changed", "ok", "ok"]

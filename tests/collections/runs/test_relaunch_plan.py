@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
 
+from tests.collections.role_templates import run_tasks
 from tests.collections.runs.records import keep_release, record_fields, run_record
 from tests.collections.runs.test_train_playbook import HOSTS
-from tests.collections.test_run_role import played
 
 OTHER_OPTIONS = {
     "project": "/",
@@ -79,11 +79,8 @@ def relaunches(tmp_path_factory, hostile) -> Relaunches:
     plans = "{{ {" + ", ".join(f"'{name}': {name}" for name in records) + "} | to_json }}"
     plan_file = {"content": plans, "dest": f"{folder}/plans.json", "mode": "0600"}
     tasks.append({"ansible.builtin.copy": plan_file, "run_once": True})
-    play = {"hosts": "tpu", "gather_facts": False, "connection": "local", "tasks": tasks}
-    (folder / "hosts.yml").write_text(HOSTS)
 
-    inventory = ("-i", str(folder / "hosts.yml"))
-    done = played(folder, json.dumps([play]), *inventory, parser="ansible.builtin.yaml")
+    done = run_tasks(folder, tasks, inventory=HOSTS, connection="local")
 
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
