@@ -51,20 +51,15 @@ def test_a_run_without_a_record_that_no_worker_knows_is_refused(kill, arguments)
     assert "no worker has this run" not in output
 
 
-def test_a_run_that_had_ended_with_0_on_all_workers_is_recorded_as_done(kill, local_api):
-    result = kill(run="mine", kill_stopped=ENDED)
+@pytest.mark.parametrize(("answer", "wanted"), [(ENDED, "done"), (NEVER, "stopped")])
+def test_a_run_is_recorded_as_stopped_unless_it_had_ended_with_0_on_all_workers(
+    kill, local_api, answer, wanted
+):
+    result = kill(run="mine", kill_stopped=answer)
 
     assert result.returncode == 0, flat(result)
-    assert json.loads((local_api.state / "fleet/runs/mine.json").read_text())["wanted"] == "done"
-
-
-def test_a_recorded_run_that_no_worker_has_is_recorded_as_stopped(kill, local_api):
-    result = kill(run="mine", kill_stopped=NEVER)
-
-    assert result.returncode == 0, flat(result)
-    assert "no worker has this run" in flat(result)
-    record = json.loads((local_api.state / "fleet/runs/mine.json").read_text())
-    assert record["wanted"] == "stopped"
+    assert ("no worker has this run" in flat(result)) == (answer is NEVER)
+    assert json.loads((local_api.state / "fleet/runs/mine.json").read_text())["wanted"] == wanted
 
 
 FOREIGN = "foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n"

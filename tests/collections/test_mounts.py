@@ -1,7 +1,6 @@
 """``mounts``: validation of the entries, and the systemd units made from them."""
 
 import json
-import os
 import shutil
 import subprocess
 
@@ -17,9 +16,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.mounts import 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.playbooks import play
 from localcloud.local_cloud import PROJECT_ROOT
-from tests.collections.role_templates import rendered
+from tests.collections.role_templates import rendered, run_tasks
 
 WITH_DISK = {"tpu_data_disks": ["my-corpus"]}
 HOSTVARS = {
@@ -29,6 +27,7 @@ HOSTVARS = {
     "store": {"ansible_host": "store.internal"},
 }
 SHARED = {"kind": "nfs", "path": "/mnt/shared", "server": "pod-w0"}
+FILESTORE = {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"}
 BUCKET = {"kind": "gcsfuse", "path": "/mnt/corpus", "bucket": "my-bucket"}
 DISK = {"kind": "disk", "path": "/mnt/disks/my-corpus", "disk": "my-corpus"}
 
@@ -38,17 +37,11 @@ def unit(entry, host="pod-w1"):
     return mount_unit
 
 
-def source_and_options(entry, host="pod-w1"):
-    mount_unit = unit(entry, host)
-    return mount_unit["what"], mount_unit["type"], mount_unit["options"]
-
-
 def exports(*lists):
     return mount_exports(lists, list(HOSTVARS), HOSTVARS)
 
 
 def test_an_inventory_host_exports_the_directory_and_does_not_mount_it():
-    assert source_and_options(SHARED)[:2] == ("10.0.0.2:/mnt/shared", "nfs4")
     assert mount_units([SHARED], "pod-w0", HOSTVARS, 64042) == []
     [export] = exports([SHARED], [SHARED], None)
     assert (export["server"], export["path"], export["mode"]) == ("pod-w0", "/mnt/shared", "1777")
@@ -107,18 +100,15 @@ OUTSIDE = "[{'kind': 'nfs', 'path': '/mnt/data', 'server': '192.0.2.7'}]"
 def printed(tmp_path_factory) -> str:
     """The output of a play, limited to pod-w0, that prints values of the role mounts."""
     folder = tmp_path_factory.mktemp("mounts")
-    files = ("roles/mounts/defaults/main.yml", "roles/mounts/vars/main.yml")
+    files = [str(PROJECT_ROOT / f"roles/mounts/{name}/main.yml") for name in ("defaults", "vars")]
     messages = (
         "{{ __mounts_own_exports | join(' ') }}",
         "{{ mounts_clients | join(' ') }}!",
         f"{{{{ {OUTSIDE} | tpufleet.core.mount_units(inventory_hostname, hostvars, 64042, []) }}}}",
     )
-    tasks = [{"ansible.builtin.include_vars": str(PROJECT_ROOT / file)} for file in files]
-    tasks += [{"ansible.builtin.debug": {"msg": message}} for message in messages]
-    hosts, book = folder / "hosts.yml", folder / "book.yml"
-    hosts.write_text(json.dumps({"all": {"children": INVENTORY}}))
-    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    return play(dict(os.environ), book, "--limit", "pod-w0", inventory=str(hosts)).stdout
+    tasks = [{"ansible.builtin.debug": {"msg": message}} for message in messages]
+    hosts = json.dumps({"all": {"children": INVENTORY}})
+    return run_tasks(folder, tasks, "--limit", "pod-w0", inventory=hosts, vars_files=files).stdout
 
 
 def test_a_server_keeps_the_exports_of_all_hosts_even_with_limit(printed):
@@ -150,62 +140,49 @@ def test_a_directory_of_the_system_is_not_exported(directory):
     with pytest.raises(AnsibleFilterError, match=f"{directory} of pod-w0 belongs to the system"):
         exports([SHARED | {"export": directory}])
     of_another_server = SHARED | {"server": "10.9.9.9", "export": directory}
-    assert source_and_options(of_another_server)[0] == f"10.9.9.9:{directory}"
+    assert unit(of_another_server)["what"] == f"10.9.9.9:{directory}"
 
 
-def test_directories_of_other_nfs_servers_are_mounted_and_not_exported():
-    other_server = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
-    source, kind, options = source_and_options(other_server)
-    assert (source, kind) == ("10.9.9.9:/vol/data", "nfs4")
-    assert options.startswith("ro,vers=4.2,")
-    assert exports([other_server]) == []
-    assert source_and_options(SHARED | {"server": "store"})[0] == "store.internal:/mnt/shared"
+OTHER_SERVER = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only": True}
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "options"),
+    [
+        (SHARED, "nfs4 10.0.0.2:/mnt/shared", "vers=4.2,hard,nosuid,nodev"),
+        (SHARED | {"server": "store"}, "nfs4 store.internal:/mnt/shared", "hard"),
+        (SHARED | {"server": "nfs.internal"}, "nfs4 nfs.internal:/mnt/shared", "hard"),
+        (OTHER_SERVER, "nfs4 10.9.9.9:/vol/data", "ro,vers=4.2"),
+        (SHARED | {"options": ["vers=4.1"]}, "nfs4 10.0.0.2:/mnt/shared", "vers=4.1,hard"),
+        (FILESTORE, "nfs 10.1.2.2:/vol1", "vers=3,nosuid,nodev"),
+        (BUCKET, "gcsfuse my-bucket", "ro,allow_other,uid=64042,gid=64042,implicit_dirs"),
+        (BUCKET | {"directory": "a/b", "read_only": False}, "gcsfuse my-bucket", "only_dir=a/b,rw"),
+        (DISK, "ext4 /dev/disk/by-id/google-my-corpus", "nosuid,nodev"),
+        (DISK | {"device": "/dev/disk/by-uuid/6f0c"}, "ext4 /dev/disk/by-uuid/6f0c", "nosuid"),
+    ],
+)
+def test_each_kind_is_mounted_from_its_source_with_its_options(entry, source, options):
+    mount_unit = unit(entry)
+    names = [option.partition("=")[0] for option in mount_unit["options"].split(",")]
+
+    assert f"{mount_unit['type']} {mount_unit['what']}" == source
+    assert set(options.split(",")) <= set(mount_unit["options"].split(","))
+    assert len(names) == len(set(names))
+    assert not {"ro", "rw"} <= set(names)
+    assert mount_unit["is_network"] == (entry["kind"] != "disk")
+
+
+def test_a_directory_of_another_nfs_server_is_not_exported():
+    assert exports([OTHER_SERVER]) == []
 
 
 def test_a_server_that_is_neither_a_host_nor_an_address_is_refused():
     with pytest.raises(AnsibleFilterError, match="server: the inventory has no host pod2-w0"):
         unit(SHARED | {"server": "pod2-w0"})
-    assert source_and_options(SHARED | {"server": "nfs.internal"})[0] == "nfs.internal:/mnt/shared"
-
-
-@pytest.mark.parametrize("kind", ["nfs", "filestore", "disk"])
-def test_mounts_have_the_options_nosuid_and_nodev(kind):
-    [entry] = [candidate for candidate in EVERY_KIND if candidate["kind"] == kind]
-    assert {"nosuid", "nodev"} <= set(source_and_options(entry)[2].split(","))
 
 
 def test_only_workers_of_this_fleet_may_mount_an_export(printed):
-    assert "\n10.0.0.2 10.0.0.3 10.0.0.5!" in printed, printed
-
-
-def test_an_option_of_the_user_replaces_the_default():
-    options = source_and_options(SHARED | {"options": ["vers=4.1", "nconnect=8"]})[2].split(",")
-    assert [option for option in options if option.startswith("vers=")] == ["vers=4.1"]
-    assert {"hard", "nconnect=8"} <= set(options)
-
-
-def test_filestore_is_mounted_with_nfs_3_which_every_tier_supports():
-    entry = {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"}
-    source, kind, options = source_and_options(entry)
-    assert (source, kind) == ("10.1.2.2:/vol1", "nfs")
-    assert "vers=3" in options.split(",")
-
-
-def test_a_bucket_belongs_to_the_trainers_user_and_is_read_only_unless_set_otherwise():
-    source, kind, options = source_and_options(BUCKET | {"directory": "a/b"})
-    assert (source, kind) == ("my-bucket", "gcsfuse")
-    expected = {"ro", "allow_other", "uid=64042", "gid=64042", "implicit_dirs", "only_dir=a/b"}
-    assert expected <= set(options.split(","))
-    assert "ro" not in source_and_options(BUCKET | {"read_only": False})[2].split(",")
-
-
-def test_a_disk_is_mounted_by_its_name_and_not_on_demand():
-    mount_unit = unit(DISK)
-    assert mount_unit["what"] == "/dev/disk/by-id/google-my-corpus"
-    assert mount_unit["unit"] == r"mnt-disks-my\x2dcorpus"
-    assert not mount_unit["is_network"]
-    by_uuid = "/dev/disk/by-uuid/6f0c9c1e"
-    assert unit(DISK | {"device": by_uuid})["what"] == by_uuid
+    assert "msg: 10.0.0.2 10.0.0.3 10.0.0.5!" in printed, printed
 
 
 @pytest.mark.parametrize(
@@ -276,7 +253,7 @@ def test_an_error_says_where_to_fix_it():
 
 EVERY_KIND = [
     SHARED | {"options": ["nconnect=8"]},
-    {"kind": "filestore", "path": "/mnt/store", "server": "10.1.2.2", "share": "vol1"},
+    FILESTORE,
     BUCKET | {"directory": "a/b"},
     DISK,
 ]
