@@ -4,8 +4,7 @@ import shlex
 
 import pytest
 
-from harness.fleet import Fleet, write_inventory
-from harness.own_cloud import EXISTING, own_or_existing_cloud
+from harness.fleet import Fleet, fleet_set_up, write_inventory
 
 pytestmark = [pytest.mark.machines, pytest.mark.long]
 STUBBORN = """
@@ -35,11 +34,7 @@ NO_PROCESS = (
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), run_stop_seconds=8)
-    with own_or_existing_cloud("kill") as cloud:
-        fleet = Fleet(cloud, inventory)
-        fleet.must_play("playbooks/create.yml")
-        if not EXISTING:
-            fleet.must_play("setup.yml")
+    with fleet_set_up("kill", inventory) as fleet:
         yield fleet
 
 
