@@ -131,37 +131,26 @@ def test_check_mode_unmounts_nothing(worker):
     assert len(list(worker.units.iterdir())) == 2
 
 
-def exports_of(worker, *paths: str, tpu_partial: bool) -> list[str]:
-    """Export directories of this computer with the role; return the text of each exports file."""
+@pytest.mark.parametrize("tpu_partial", [False, True])
+def test_only_a_complete_inventory_removes_clients_of_an_export(worker, tpu_partial):
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
+    old, new = (worker.here / f"tpufleet-mnt-{name}.exports" for name in ("old", "new"))
+    old.write_text("/mnt/old 10.0.0.9(rw)\n")
     variables = {
         "__mounts_exports_directory": str(worker.here),
         "__mounts_server_configuration": str(worker.here / "nfs.conf"),
         "mounts_clients": ["10.0.0.2"],
+        "tpu_partial": tpu_partial,
     }
+    paths = ("/mnt/old", "/mnt/new")
     shared = [{"kind": "nfs", "path": path, "server": "localhost"} for path in paths]
-    result = worker.setup(*shared, tasks="exports", tpu_partial=tpu_partial, **variables)
+
+    result = worker.setup(*shared, tasks="exports", **variables)
+
     assert result.returncode == 0, flat(result)
-    names = (path.strip("/").replace("/", "-") for path in paths)
-    return [(worker.here / f"tpufleet-{name}.exports").read_text() for name in names]
-
-
-def test_an_export_loses_the_clients_that_are_gone(worker):
-    (worker.here / "tpufleet-mnt-old.exports").write_text("/mnt/old 10.0.0.9(rw)\n")
-
-    (text,) = exports_of(worker, "/mnt/old", tpu_partial=False)
-
-    assert "10.0.0.9" not in text
-
-
-def test_a_partial_inventory_removes_no_client_and_still_exports_a_new_directory(worker):
-    (worker.here / "tpufleet-mnt-old.exports").write_text("/mnt/old 10.0.0.9(rw)\n")
-
-    old, new = exports_of(worker, "/mnt/old", "/mnt/new", tpu_partial=True)
-
-    assert "10.0.0.9" in old
-    assert " 10.0.0.2(" in new
+    assert ("10.0.0.9" in old.read_text()) == tpu_partial
+    assert " 10.0.0.2(" in new.read_text()
 
 
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import yaml
 
-from harness.playbooks import ROOT, environment_of, flat, play
+from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
 
 
@@ -27,14 +26,6 @@ def run_playbook(local_api):
         return flat(result)
 
     return run
-
-
-@pytest.mark.parametrize("playbook", ["sample", "eval", "export", "bench"])
-def test_each_playbook_runs_the_program_of_its_name(playbook):
-    (imported,) = yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text())
-
-    assert imported["ansible.builtin.import_playbook"] == "trainer.yml"
-    assert imported["vars"] == {"trainer_name": playbook}
 
 
 def test_a_run_of_another_trainer_is_refused_with_an_alternative(run_playbook):

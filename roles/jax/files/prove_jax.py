@@ -4,11 +4,4 @@ import json
 
 import jax
 
-print(
-    json.dumps(
-        {
-            "jax": jax.__version__,
-            "devices": jax.local_device_count(),
-        }
-    )
-)
+print(json.dumps({"jax": jax.__version__, "devices": jax.local_device_count()}))

@@ -30,12 +30,5 @@ for chip in range(chips):
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         sys.exit(f"TorchTPU does not compute on chip {chip}")
-print(
-    json.dumps(
-        {
-            "torch_tpu": version("torch_tpu"),
-            "torch": version("torch"),
-            "devices": chips,
-        }
-    )
-)
+versions = {name: version(name) for name in ("torch_tpu", "torch")}
+print(json.dumps({**versions, "devices": chips}))

@@ -32,12 +32,5 @@ ones = torch.ones(SIDE, SIDE, device="xla")
 total = (ones @ ones).sum().item()
 if total != SIDE**3:
     sys.exit(f"a matmul with torch_xla returned the sum {total}, expected {SIDE**3}")
-print(
-    json.dumps(
-        {
-            "torch_xla": xla_version,
-            "torch": torch_version,
-            "devices": torch_xla.device_count(),
-        }
-    )
-)
+versions = {"torch_xla": xla_version, "torch": torch_version}
+print(json.dumps({**versions, "devices": torch_xla.device_count()}))

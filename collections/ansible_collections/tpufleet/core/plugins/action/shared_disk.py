@@ -135,14 +135,9 @@ def _uses(
 ) -> list[Use]:
     """Return the READY TPUs that share the disk; the first one writes to it.
 
-    Args:
-        fleet: the TPUs of the fleet file.
-        present: the TPUs in ``fleet`` that exist and belong to this fleet, by name.
-        name: the disk's name.
-        writer: the TPU that writes to the disk; empty: the first READY TPU with the disk.
-        project: the project of the TPUs.
-
-    Raises NotConfigured if no READY TPU has the disk, or if the disk cannot be shared.
+    ``present`` has the existing TPUs of this fleet by name. If ``writer`` is empty, the first READY
+    TPU with the disk writes to it. Raises NotConfigured if no READY TPU has the disk, or if the
+    disk cannot be shared.
     """
     uses = []
     for tpu in fleet:
