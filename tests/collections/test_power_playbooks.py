@@ -9,14 +9,7 @@ from harness.playbooks import environment_of, flat, play
 from tests.localcloud.api.local_api import ZONE
 
 ON_DEMAND = {"acceleratorType": "v4-8"}
-HERE = (
-    "-e",
-    "ansible_connection=local",
-    "-e",
-    "ansible_become=false",
-    "-e",
-    "ansible_host=localhost",
-)
+HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_host": "localhost"}
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def power(local_api, tmp_path):
     def run(playbook: str, *options: str, inventory: str = "inventory/local"):
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
-        arguments = ("-e", "tpu=solo", "-e", "yes=true", *HERE, *options)
+        arguments = ("-e", json.dumps({"tpu": "solo", "yes": True, **HERE}), *options)
         return play(environment, f"playbooks/{playbook}_tpu.yml", *arguments, inventory=inventory)
 
     return run
