@@ -134,15 +134,18 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
 # --- findings about the cloud ----------------------------------------------------------------
 
 
-def test_the_fix_for_a_disabled_api_is_a_gcloud_command():
-    finding = doctor_cloud.api_finding(Reply(403, disabled("tpu.googleapis.com")), SETTINGS)
-    assert finding.fix == "gcloud services enable tpu.googleapis.com --project=my-project"
-
-
-def test_a_missing_permission_is_not_reported_as_a_disabled_api():
-    reply = Reply(403, {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}})
-    line = doctor_cloud.api_finding(reply, SETTINGS).line
-    assert "Permission 'tpu.x' denied. Next step: give the account roles/tpu.admin" in line
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (disabled("tpu.googleapis.com"), "gcloud services enable tpu.googleapis.com --project="),
+        (
+            {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}},
+            "Permission 'tpu.x' denied. Next step: give the account roles/tpu.admin",
+        ),
+    ],
+)
+def test_a_disabled_api_and_a_missing_permission_have_different_fixes(body, line):
+    assert line in doctor_cloud.api_finding(Reply(403, body), SETTINGS).line
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,11 @@ from harness.valid_record import record_fields
 
 LATER = START_TIME + 500
 RUNS = {
-    "finished": {"wanted": "done"},
-    "crashed": {"wanted": "running"},
-    "killed": {"wanted": "stopped"},
+    "finished": ("done", "done"),
+    "crashed": ("running", "crashed (exit 1)"),
+    "killed": ("stopped", "stopped by kill.yml"),
 }
-STATES = {
-    "finished": "done",
-    "crashed": "crashed (exit 1)",
-    "killed": "stopped by kill.yml",
-}
+"""The desired state in each run's record, and the state that playbooks show."""
 
 
 def objects(run):
@@ -33,21 +29,19 @@ def objects(run):
 
 
 def record(run, outputs):
-    end_events = {"killed": [{"time": LATER + 999, "kind": "stopped"}]}
-    launches = [
-        {"time": START_TIME - 5, "kind": "launched"},
-        {"time": LATER - 5, "kind": "launched"},
-    ]
-    wanted_time = {"wanted_seconds": 76.0, "wanted_since": START_TIME, "wanted_until": LATER + 1000}
-    if RUNS[run]["wanted"] == "running":
-        wanted_time |= {"wanted_seconds": 0.0}
+    history = [{"time": began - 5, "kind": "launched"} for began in (START_TIME, LATER)]
+    if run == "killed":
+        history.append({"time": LATER + 999, "kind": "stopped"})
+    wanted, _ = RUNS[run]
     return record_fields(
         run,
         attempt=2,
         outputs=outputs,
-        history=launches + end_events.get(run, []),
-        **RUNS[run],
-        **wanted_time,
+        history=history,
+        wanted=wanted,
+        wanted_seconds=0.0 if wanted == "running" else 76.0,
+        wanted_since=START_TIME,
+        wanted_until=LATER + 1000,
     )
 
 
@@ -69,13 +63,12 @@ def environment(local_api, request):
     folder = local_api.state / "fleet"
     (folder / "runs").mkdir(parents=True)
     environment = environment_of(local_api)
-    in_bucket = request.param == "bucket"
-    if in_bucket:
+    if request.param == "bucket":
         environment["STORAGE_EMULATOR_HOST"] = request.getfixturevalue("emulator")
     for run in RUNS:
-        outputs = f"gs://{BUCKET}/runs/{run}" if in_bucket else ""
+        outputs = f"gs://{BUCKET}/runs/{run}" if request.param == "bucket" else ""
         (folder / f"runs/{run}.json").write_text(json.dumps(record(run, outputs)))
-        if not in_bucket:
+        if not outputs:
             in_directory(folder / "outputs", objects(run))
     return environment
 
@@ -102,7 +95,7 @@ def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
 @in_both
 def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run, tmp_path):
     text = output_of(environment, "status", "-e", f"run={run}")
-    assert f"{run} 2 {STATES[run]} 40 0.125 1,000" in text
+    assert f"{run} 2 {RUNS[run][1]} 40 0.125 1,000" in text
     assert (f"{run}, pod-w0: ValueError: the end of crashed" in text) == (run == "crashed")
     if run == "finished":
         assert "50% - pod-w0" in text  # 38 s of 76 s
@@ -141,7 +134,7 @@ def test_report_shows_all_runs(environment, tmp_path):
     output_of(environment, "report", "-e", f"report={page}")
     text = page.read_text()
     for run in RUNS:
-        assert STATES[run] in text
+        assert RUNS[run][1] in text
         assert f"ValueError: the end of {run}" in text
 
 
@@ -221,14 +214,8 @@ def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
 @pytest.mark.parametrize(
     ("playbook", "texts"),
     [
-        (
-            "logs",
-            (
-                "run kiled: no worker has it, and none of its output is stored",
-                "See the runs: ansible-playbook playbooks/status.yml",
-            ),
-        ),
-        ("fetch", ("run kiled has no record in", "Runs with a record: killed, ")),
+        ("logs", ["run kiled: no worker has it, and none of its output is stored"]),
+        ("fetch", ["run kiled has no record in", "Runs with a record: killed, "]),
     ],
 )
 def test_an_unknown_run_is_named_in_the_error(environment, playbook, texts):
