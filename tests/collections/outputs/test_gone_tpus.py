@@ -80,32 +80,27 @@ in_both = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["
 
 
 def output_of(environment, playbook, *arguments):
+    """Run a playbook, and further ones in ``arguments``; return the output."""
     result = play(environment, f"playbooks/{playbook}.yml", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     return flat(result)
 
 
 @in_both
-def test_logs_shows_the_last_lines_and_where_they_are_from(environment, run):
-    text = output_of(environment, "logs", "-e", f"run={run}")
+def test_logs_status_and_fetch_have_the_output_of_a_run(environment, run, tmp_path):
+    options = ("-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
+    text = output_of(environment, "logs", "playbooks/status.yml", "playbooks/fetch.yml", *options)
+
     assert f"run {run}: no worker has it. The log of attempt 2, from " in text
     assert f"pod-w0: ValueError: the end of {run}" in text
 
-
-@in_both
-def test_status_shows_the_last_step_the_reason_and_the_goodput(environment, run, tmp_path):
-    text = output_of(environment, "status", "-e", f"run={run}")
     assert f"{run} 2 {RUNS[run][1]} 40 0.125 1,000" in text
     assert (f"{run}, pod-w0: ValueError: the end of crashed" in text) == (run == "crashed")
     if run == "finished":
         assert "50% - pod-w0" in text  # 38 s of 76 s
 
-
-@in_both
-def test_fetch_copies_every_attempt(environment, run, tmp_path):
-    output_of(environment, "fetch", "-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
     metrics = (tmp_path / "2/0/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(text)["step"] for text in metrics] == list(range(21, 41))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(21, 41))
     assert (tmp_path / "1/0/log").read_text() == "step 30\n"
     assert json.loads((tmp_path / "2/0/exit.json").read_text())["attempt"] == 2
     assert not (tmp_path / "1/0/exit.json").exists()
