@@ -288,15 +288,13 @@ def cron_times(every: int) -> str:
     Returns an empty string for an interval that cron cannot repeat evenly, because cron restarts
     the count of minutes each hour and the count of hours each day.
     """
-    minutes, rest = divmod(every, 60)
-    if rest or not minutes:
-        return ""
-    if minutes < 60:
-        return f"*/{minutes} * * * *" if 60 % minutes == 0 else ""
-    hours, rest = divmod(minutes, 60)
-    if rest or 24 % hours:
-        return ""
-    return f"0 */{hours} * * *" if hours < 24 else "0 0 * * *"
+    if every == 86400:
+        return "0 0 * * *"
+    if every % 3600 == 0 and 86400 % every == 0:
+        return f"0 */{every // 3600} * * *"
+    if every % 60 == 0 and 3600 % every == 0:
+        return f"*/{every // 60} * * * *"
+    return ""
 
 
 def _inventories(words: Sequence[str]) -> tuple[str, ...]:

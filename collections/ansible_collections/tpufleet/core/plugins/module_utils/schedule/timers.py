@@ -132,17 +132,16 @@ class Cron:
 
     def names(self) -> list[str]:
         """Return the names of the installed timers."""
-        ends = [line.rpartition(" # ")[2] for line in self._table().splitlines()]
-        return sorted(end for end in ends if end.startswith(PREFIX))
+        return sorted(self._own_lines())
 
     def lines(self) -> list[str]:
         """Return a line for each timer: the time fields of its crontab line, and its name."""
-        lines = [line for line in self._table().splitlines() if f" # {PREFIX}" in line]
-        return [f"{' '.join(line.split()[:5])}  {line.rpartition(' # ')[2]}" for line in lines]
+        own_lines = self._own_lines().items()
+        return [f"{' '.join(line.split()[:5])}  {name}" for name, line in own_lines]
 
     def interval(self, name: str) -> int:
         """Return the seconds between a timer's starts; 0 if the crontab has no such timer."""
-        fields = " ".join(self._line(name).split()[:5])
+        fields = " ".join(self._own_lines().get(name, "").split()[:5])
         found = re.fullmatch(r"(?:\*/(\d+)|0 \*/(\d+)|0 0) \*( \*)+", fields)
         if not found:
             return 0
@@ -150,7 +149,7 @@ class Cron:
 
     def origin(self, name: str) -> Origin | None:
         """Return the checkout and the inventories of a timer; None if they are not known."""
-        return cron_origin(self._line(name))
+        return cron_origin(self._own_lines().get(name, ""))
 
     def logs(self, name: str) -> str:
         """Return the shell command that shows a timer's crontab line and cron's status."""
@@ -175,9 +174,10 @@ class Cron:
             run(["crontab", "-"], after)
         return before, after
 
-    def _line(self, name: str) -> str:
-        lines = [line for line in self._table().splitlines() if line.endswith(f" # {name}")]
-        return lines[0] if lines else ""
+    def _own_lines(self) -> dict[str, str]:
+        """Return the crontab's lines of timers by the timer's name, which ends each line."""
+        lines = {line.rpartition(" # ")[2]: line for line in self._table().splitlines()}
+        return {name: line for name, line in lines.items() if name.startswith(PREFIX)}
 
     @staticmethod
     def _table() -> str:
