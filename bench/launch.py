@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench.gcloud_ssh import Gcloud
 from bench.verbs_cloud import WORKERS, VerbsCloud, proxy, seconds, verbs_cloud, verdict
+from localcloud.local_cloud import LocalCloud
 
 LAUNCH_TARGET, KILL_TARGET, STATUS_TARGET = 1.2, 1.2, 2.5
 COMMAND = "sh -c 'date +%s.%N >{run_dir}/began; exec sleep 3600'"
@@ -108,27 +109,17 @@ def one_round(
 def last_start(cloud: VerbsCloud, run: str) -> float:
     """Return the Unix time at which the last process of the run began.
 
-    Each worker records the time of its process in the run's file ``began``.
+    Each worker records the time of its process in the run's file ``began``, which is read without a
+    connection to the worker.
     """
-    command = [
-        "ansible",
-        ":".join(cloud.workers),
-        "-b",
-        "-o",
-        "-m",
-        "ansible.builtin.command",
-        "-a",
-    ]
+    files = f"*/root/var/lib/tpufleet/runs/{run}/began"
     deadline = time.monotonic() + 60
     while True:
-        output = cloud.must(
-            [*command, f"sh -c 'cat /var/lib/tpufleet/runs/{run}/began || echo none'"]
-        )
-        times = [line.rsplit(None, 1)[-1] for line in output.splitlines() if "(stdout)" in line]
-        if len(times) == len(cloud.workers) and all(text[0].isdigit() for text in times):
+        times = [file.read_text() for file in LocalCloud.of(cloud.name).machines.glob(files)]
+        if len(times) == len(cloud.workers) and all(times):
             return max(map(float, times))
         if time.monotonic() > deadline:
-            raise SystemExit(f"launch: not every worker's process began: {output}")
+            raise SystemExit(f"launch: {len(times)} of {len(cloud.workers)} processes began")
         time.sleep(0.5)
 
 
