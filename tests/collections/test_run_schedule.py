@@ -9,7 +9,6 @@ import pytest
 import yaml
 from ansible_collections.tpufleet.core.plugins.doc_fragments.tpu_inventory import ModuleDocFragment
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
-    DESTRUCTIVE,
     Origin,
     ScheduleError,
     Timer,
@@ -181,12 +180,16 @@ def test_the_units_of_a_kill_at_a_time():
     assert KILL.name == "tpufleet-do-kill-mine"
 
 
-@pytest.mark.parametrize("verb", DESTRUCTIVE)
-def test_a_scheduled_kill_or_delete_does_not_wait_behind_the_watch(verb):
-    timer = replace(KILL, verb=verb)
-    lines = (service(timer) + timer_unit(timer)).splitlines()
+def test_the_name_of_a_delete_timer_has_the_zone_of_its_tpu():
+    timer = replace(KILL, verb="delete", target="pod", zone="us-central2-b")
+    assert timer.name == "tpufleet-do-delete-pod_us-central2-b"
+    assert "Description=tpufleet: delete pod (us-central2-b)\n" in service(timer)
 
-    assert timer.name != WATCH.name
+
+def test_a_scheduled_kill_does_not_wait_behind_the_watch():
+    lines = (service(KILL) + timer_unit(KILL)).splitlines()
+
+    assert KILL.name != WATCH.name
     waits = ("After=", "Before=", "Requires=", "Requisite=", "BindsTo=", "Conflicts=")
     assert [line for line in lines if line.startswith(waits)] == ["After=network-online.target"]
     # The service runs the playbook directly, not by flock, so it never waits for a lock.
@@ -293,13 +296,6 @@ def test_a_text_that_is_not_a_timer_has_no_origin():
     assert service_origin("WorkingDirectory=/p\nExecStart=:/tool it's\n") is None
     assert cron_origin("* * * * * x # tpufleet-do-watch") is None
     check_origin(WATCH, None)
-
-
-def test_delete_timers_of_tpus_of_the_same_name_in_two_zones_have_different_names():
-    timer = replace(KILL, verb="delete", target="pod", zone="us-central2-b")
-
-    assert timer.name == "tpufleet-do-delete-pod_us-central2-b"
-    assert "Description=tpufleet: delete pod (us-central2-b)\n" in service(timer)
 
 
 def test_a_timer_gets_the_environment_variables_of_all_options_of_the_inventory():

@@ -67,14 +67,6 @@ def test_every_file_of_a_worker_is_requested_and_stored_once(tmp_path):
     assert worker.received_states[-1] == {"done": len(OBJECTS)}
 
 
-def test_each_worker_has_a_state_of_its_own(tmp_path):
-    first, second = Worker(OBJECTS), Worker(attempt(process_id=1))
-    collect(tmp_path, "pod-w0", first)
-    collect(tmp_path, "../pod-w1", second)
-    assert second.received_states == [{}]
-    assert len(states(tmp_path)) == 2
-
-
 def test_a_worker_with_endless_output_is_continued_in_the_next_pass(tmp_path):
     received_states = []
 
@@ -121,12 +113,7 @@ def test_workers_whose_output_was_not_copied_are_named_with_the_reason(tmp_path)
     more = "w5: it has more output than one pass copies. Run the playbook again"
     assert uncollected(answers) == ["w[3-4]: no such module", more]
     assert uncollected(answers, ["w0", "w4"]) == ["w4: no such module"]
-
-
-def test_a_worker_that_cannot_answer_changes_nothing(tmp_path):
-    failed = {"failed": True, "msg": "no such module"}
-    assert collect(tmp_path, "pod-w0", lambda state: failed) == failed
-    assert (states(tmp_path), content_of(OutputDirectory(tmp_path))) == ([], {})
+    assert len(states(tmp_path)) == 2  # of w0 and w5
 
 
 def test_all_output_is_requested_again_after_a_damaged_state(tmp_path):

@@ -8,10 +8,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.curves impor
     Rows,
     curve,
     gaps,
-    thinned,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def record(step: int, loss: float | None = 1.0, **more: object) -> dict[str, object]:
@@ -34,17 +31,6 @@ def test_a_curve_has_every_loss_or_the_means_of_equal_groups(steps):
         tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups
     ]
     assert curve(rows_of([record(step, loss) for step, loss in points]), "loss") == means
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=400), st.integers(1, 50))
-def test_thinning_keeps_the_mean_the_order_and_the_limit(values, most):
-    points = [(float(step), value) for step, value in enumerate(values)]
-    reduced = thinned(points, most)
-    assert len(reduced) <= most
-    assert [x for x, _ in reduced] == sorted(x for x, _ in reduced)
-    if values and len(values) % max(1, -(-len(values) // most)) == 0:
-        mean = math.fsum(y for _, y in reduced) / len(reduced)
-        assert mean == pytest.approx(math.fsum(values) / len(values), abs=1e-3)
 
 
 def test_a_repeated_step_has_the_value_of_the_later_attempt():

@@ -128,35 +128,30 @@ def test_a_training_run_shows_its_numbers_and_only_charts_with_data():
     assert charts(replace(view, curves={"loss": view.curves["loss"], "mfu": []})) == ["loss"]
 
 
-def test_a_crashed_run_shows_its_reason_and_the_last_lines_of_its_log():
+def test_a_run_shows_the_last_lines_of_its_log_and_why_it_crashed():
     text = page_text(crashed_run("mine"))
     assert "crashed (exit 1) pod-w2: RESOURCE_EXHAUSTED" in text
     assert "Last lines of the log of pod-w2, attempt 1" in text
     assert "There are 1.87G free." in text
 
     assert parsed_page(replace(crashed_run("mine"), reason="")).all("div", "alarm")
-
-
-def test_the_log_of_a_run_that_did_not_fail_is_folded():
-    reader = parsed_page(replace(run("mine", RunState.DONE), log=["saved"]))
-    assert not reader.all("div", "alarm")
-    assert "saved" in reader.texts
+    finished = parsed_page(replace(run("mine", RunState.DONE), log=["saved"]))
+    assert not finished.all("div", "alarm")
+    assert "saved" in finished.texts
 
 
 def test_current_runs_are_open_and_the_others_are_folded():
     stopped = replace(crashed_run("over"), wanted="stopped")
     views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), stopped]
     assert folded(*views) == [False, False, True, True]
+    # Without a current run, the last one is open.
+    assert folded(run("last", RunState.DONE), run("before", RunState.DONE)) == [False, True]
 
 
 @pytest.mark.parametrize(("wanted", "tone"), [("running", "waiting"), ("stopped", "stopped")])
 def test_an_interrupted_run_is_shown_as_waiting_only_if_it_is_wanted(wanted, tone):
     view = replace(run("mine", RunState.INTERRUPTED), wanted=wanted)
     assert parsed_page(view).all("span", tone)
-
-
-def test_without_a_current_run_the_last_one_is_open():
-    assert folded(run("last", RunState.DONE), run("before", RunState.DONE)) == [False, True]
 
 
 def test_each_run_has_a_row_in_the_overview_that_links_to_it():
