@@ -22,7 +22,7 @@ MAX_SKEW_S = 60.0
 SET_CLOCK = "sudo timedatectl set-ntp true"
 SET_PROJECT = "set project in tpu.yml to one that gcloud projects list shows"
 TPU_API = "TPU API"
-LOGIN = "gcloud auth application-default login"
+LOGIN = "gcloud auth application-default login, or set another key file"
 _NUMBER = re.compile(r"^(\d+)-compute@")
 _SERVICES = {"tpu": "tpu.googleapis.com", "compute": "compute.googleapis.com"}
 
@@ -48,7 +48,7 @@ def cloud_findings(
             f"{describe_credentials(session.credentials, settings)}, refused or expired ({error})"
         )
         return [
-            problem("credentials", message, _renewal_fix(settings)),
+            problem("credentials", message, LOGIN),
             *_unknown_findings("without valid credentials"),
         ]
     except errors.CloudError as error:
@@ -63,7 +63,7 @@ def cloud_findings(
     findings = [ok("credentials", f"{account}, accepted")]
     if reply.status == 401:
         message = f"{account}, not accepted ({reply.message})"
-        findings = [problem("credentials", message, _renewal_fix(settings))]
+        findings = [problem("credentials", message, LOGIN)]
     findings += [clock_finding(reply)] if reply.skew_s is not None else []
     findings += [project_finding(settings, session), api_finding(reply, settings)]
     return findings + zone_findings(reply, zones, fleet_zones)
@@ -150,22 +150,9 @@ def zone_findings(reply: Reply, zones: Sequence[str], fleet_zones: Iterable[str]
 def describe_credentials(credentials: Any, settings: ApiSettings) -> str:
     """Return the account and the source of the credentials as a text without secrets."""
     email = getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
-    owner = errors.one_line(email) if email and email != "default" else "a user"
-    if settings.credentials_file:
-        source = f"credentials_file {settings.credentials_file}"
-    elif os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        source = f"GOOGLE_APPLICATION_CREDENTIALS {os.environ['GOOGLE_APPLICATION_CREDENTIALS']}"
-    else:
-        source = "application-default"
-        if "compute_engine" in type(credentials).__module__:
-            source, owner = "this machine's service account", owner.replace("a user", "default")
-    return f"{owner} ({source})"
-
-
-def _renewal_fix(settings: ApiSettings) -> str:
-    if settings.credentials_file or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return f"set another key file, or set none and run: {LOGIN}"
-    return LOGIN
+    owner = errors.one_line(email) if email and email != "default" else "an account"
+    file = settings.credentials_file or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    return f"{owner} ({file or 'application-default credentials'})"
 
 
 def _enable_command(settings: ApiSettings, service: str) -> str:
