@@ -202,12 +202,9 @@ def bucket_reply_findings(
     if busy:
         yield unknown(check, f"{url}: the API answers with HTTP {busy.status} ({busy.message})")
         return
-    granted = permissions.body.get("permissions", []) if permissions.status == 200 else []
-    missing = (
-        [permission for permission in PERMISSIONS if permission not in granted]
-        if isinstance(granted, list)
-        else PERMISSIONS
-    )
+    granted = permissions.body.get("permissions")
+    held = granted if isinstance(granted, list) else []
+    missing = [permission for permission in PERMISSIONS if permission not in held]
     grant_command = (
         f"gcloud storage buckets add-iam-policy-binding {url} --member=MEMBER "
         "--role=roles/storage.objectAdmin"
