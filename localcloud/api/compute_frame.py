@@ -17,10 +17,9 @@ from localcloud.api.compute_table import Resource, ResourceTable
 from localcloud.api.database import Database
 from localcloud.api.faults import Faults
 from localcloud.api.oauth import EMAIL
-from localcloud.api.paging import requested_page
+from localcloud.api.paging import select_page
 from localcloud.api.project import Project
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import parse_filter
 
 PATH = "/compute/v1"
 PROJECT = f"{PATH}/projects/{{project}}"
@@ -28,7 +27,6 @@ AGGREGATED = f"{PROJECT}/aggregated"
 # returnPartialSuccess is not in the discovery document, but gcloud sends it in all list requests.
 SELECTION = ("filter", "maxResults", "orderBy", "pageToken", "returnPartialSuccess")
 AGGREGATED_QUERY = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
-_LARGEST_PAGE = 500
 Change = Callable[[Call], ComputeOperation]
 
 
@@ -173,20 +171,13 @@ class Frame:
         }
 
     def _select_page(
-        self,
-        path: str,
-        items: Sequence[Mapping[str, Any]],
-        call: Call,
-        fields: Sequence[str],
+        self, path: str, items: Sequence[Mapping[str, Any]], call: Call, fields: Sequence[str]
     ) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the requested page of ``items`` and the token of the next page ("" if none)."""
-        filter_text, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        page = requested_page(
-            f"{path} {filter_text} {order}", call.query, "maxResults", _LARGEST_PAGE
+        names = ("name", "id", *fields)
+        return select_page(
+            items, call.query, path, names, key="selfLink", size="maxResults", sort=_ordered
         )
-        test = parse_filter(filter_text, ("name", "id", *fields))
-        selected = _ordered([item for item in items if test(item)], order)
-        return page.cut(page.rest(selected, _key), _key)
 
     def begin(self, call: Call, verb: str, target: str, uid: int) -> ComputeOperation:
         """Store and return a new operation.
@@ -349,10 +340,6 @@ def _ordered(items: Sequence[Mapping[str, Any]], order: str) -> Sequence[Mapping
 def _created(item: Mapping[str, Any]) -> str:
     """Return an item's creation time; "" for an item without one, such as a zone."""
     return item.get("creationTimestamp") or item.get("insertTime", "")
-
-
-def _key(item: Mapping[str, Any]) -> tuple[str]:
-    return (item["selfLink"],)
 
 
 def _warning(code: str, scope: str) -> dict[str, Any]:

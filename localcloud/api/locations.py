@@ -7,10 +7,8 @@ from typing import Any
 from localcloud.api import catalog
 from localcloud.api.catalog import PROJECT_ID, ZONES, name_of
 from localcloud.api.errors import ApiError, not_found
-from localcloud.api.paging import requested_page
 from localcloud.api.project import LOCATION, Project, Scope
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import ordered, parse_filter
 from localcloud.api.versions import Version
 
 FIELDS = {
@@ -24,10 +22,6 @@ FIELDS = {
     "tensorflowVersions": ("name", "version"),
 }
 Write = Callable[[str, str, Version], dict[str, Any]]
-
-
-def _key(item: Mapping[str, Any]) -> tuple[str]:
-    return (item["name"],)
 
 
 class Locations:
@@ -81,7 +75,7 @@ class Locations:
         if call.query.get("extraLocationTypes"):
             raise ApiError(501, "extraLocationTypes is not supported here: there are only zones")
         items = [self._location(zone) for zone in ZONES]
-        return self._page("locations", call, items, ("name", "locationId"), Scope((), ()))
+        return self._project.answer("locations", items, call, Scope((), ()), ("name", "locationId"))
 
     def service_identity(self, call: Call) -> Mapping[str, Any]:
         """Return the email of Cloud TPU's service account in the project."""
@@ -114,7 +108,7 @@ class Locations:
     ) -> Mapping[str, Any]:
         scope = self._project.zones_of(call.names)
         items = [write(zone, name, call.version) for zone in scope.zones for name in sorted(ids)]
-        return self._page(collection, call, items, FIELDS[collection], scope)
+        return self._project.answer(collection, items, call, scope, FIELDS[collection])
 
     def _get_offer(
         self, collection: str, ids: Sequence[str], write: Write, call: Call
@@ -123,24 +117,3 @@ class Locations:
         if name not in ids:
             raise not_found(name_of(collection, zone, name))
         return write(zone, name, call.version)
-
-    def _page(
-        self,
-        collection: str,
-        call: Call,
-        items: Sequence[Mapping[str, Any]],
-        fields: Sequence[str],
-        scope: Scope,
-    ) -> Mapping[str, Any]:
-        """Return the requested page of ``items``, filtered and ordered as the query says.
-
-        ``collection`` is the key of the list in the response. ``fields`` are the fields that the
-        query may use. The response names the unreachable zones of ``scope``.
-        """
-        filter_text, order = call.query.get("filter", ""), call.query.get("orderBy", "")
-        key = f"{collection} {call.version} {call.names} {filter_text} {order}"
-        page = requested_page(key, call.query)
-        test = parse_filter(filter_text, fields)
-        selected = ordered([item for item in items if test(item)], order, fields)
-        page_items, token = page.cut(page.rest(selected, _key), _key)
-        return self._project.answer(collection, page_items, scope, token)

@@ -135,7 +135,7 @@ class NodeChanges(Methods):
 
     def _reservations(self, call: Call) -> Mapping[str, Any]:
         """Return an empty list, because the local cloud has no reservations."""
-        return self._project.answer("reservations", [], self._project.zones_of(call.names), "")
+        return self._project.answer("reservations", [], call, self._project.zones_of(call.names))
 
     def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
         """Return the name and uid of each node of a queued resource, without any maintenance.

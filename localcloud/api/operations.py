@@ -10,7 +10,6 @@ from localcloud.api.errors import failed_precondition
 from localcloud.api.operation_table import Operation, OperationTable
 from localcloud.api.project import LOCATION, Project
 from localcloud.api.routing import Call, Route
-from localcloud.api.selection import parse_filter
 from localcloud.api.versions import Version
 
 _CONVERTERS: Mapping[str, Callable[[Mapping[str, Any], Version], dict[str, Any]]] = {
@@ -76,8 +75,7 @@ class Operations:
         )
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        is_shown = parse_filter(call.query.get("filter", ""), FIELDS)
-        return self._project.page(call, "operations", self._operations, write, is_shown)
+        return self._project.page(call, "operations", self._operations, write, FIELDS)
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         return write(self._find(call), call.version)

@@ -1,4 +1,4 @@
-"""Pagination of lists, with page tokens that stay valid while the list changes.
+"""Pages of lists: filtered and sorted items, with page tokens that stay valid while a list changes.
 
 A page token contains the key of the page's last item instead of an offset. An insertion or deletion
 between two requests thus neither repeats nor skips other items (https://google.aip.dev/158).
@@ -8,81 +8,64 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from localcloud.api.errors import invalid
+from localcloud.api.selection import ordered, parse_filter
 
 DEFAULT_SIZE = 100
-LARGEST_SIZE = 1000
-type Key[Item] = Callable[[Item], tuple[str, ...]]
+# For each name of the parameter with the page size: its largest value.
+LARGEST_SIZES = {"pageSize": 1000, "maxResults": 500}
+Item = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Page:
-    """The requested page of a list: up to ``size`` items whose keys follow ``after``.
+def select_page(
+    items: Sequence[Item],
+    query: Mapping[str, str],
+    collection: str,
+    fields: Sequence[str] = (),
+    *,
+    key: str = "name",
+    size: str = "pageSize",
+    sort: Callable[[Sequence[Item], str], Sequence[Item]] | None = None,
+) -> tuple[Sequence[Item], str]:
+    """Return the page of ``items`` that a query requests, and the next page's token ("": none).
 
-    ``after`` is the key of the previous page's last item; None for the first page.
+    ``collection`` identifies the list: a token of another list is invalid. ``fields`` are the
+    fields that ``filter`` and ``orderBy`` can use, ``key`` is the field that identifies an item,
+    ``size`` is the name of the parameter with the page size. ``sort`` sorts items by the text of
+    ``orderBy``. Raises HTTP 400 if a parameter is invalid.
     """
-
-    collection: str
-    size: int
-    after: tuple[str, ...] | None
-
-    def rest[Item](self, items: Sequence[Item], key: Key[Item]) -> Sequence[Item]:
-        """Return the items that follow the previous page; ``items`` is the complete list.
-
-        ``key`` is a function that returns an item's key.
-        """
-        if self.after is None:
-            return items
-        keys = [key(item) for item in items]
-        if self.after in keys:
-            return items[keys.index(self.after) + 1 :]
-        if keys != sorted(keys):
-            return []
-        # The previous page's last item was deleted, so continue at its former position.
-        return [item for item, own in zip(items, keys, strict=True) if own > self.after]
-
-    def cut[Item](self, items: Sequence[Item], key: Key[Item]) -> tuple[Sequence[Item], str]:
-        """Return the first ``size`` items, and the next page's token ("" if there are no more).
-
-        ``items`` are the result of ``rest``. ``key`` is a function that returns an item's key.
-        """
-        page_items = items[: self.size]
-        return page_items, self.token(key(page_items[-1])) if len(items) > len(page_items) else ""
-
-    def token(self, last: tuple[str, ...]) -> str:
-        """Return the token of the page that follows the item with the key ``last``."""
-        text = json.dumps([self.collection, *last], separators=(",", ":"))
-        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    filter_text, order = query.get("filter", ""), query.get("orderBy", "")
+    collection = f"{collection} {filter_text} {order}"
+    page_size = _size(size, query.get(size, ""))
+    after = _after(collection, query.get("pageToken", ""))
+    test = parse_filter(filter_text, fields)
+    selected = [item for item in items if test(item)]
+    selected = list(sort(selected, order) if sort else ordered(selected, order, fields))
+    rest = _rest([item[key] for item in selected], after)
+    page = selected[rest : rest + page_size]
+    if rest + page_size >= len(selected):
+        return page, ""
+    text = json.dumps([collection, page[-1][key]], separators=(",", ":"))
+    return page, base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def requested_page(
-    collection: str, query: Mapping[str, str], size: str = "pageSize", largest: int = LARGEST_SIZE
-) -> Page:
-    """Parse the page size and ``pageToken`` from query parameters.
-
-    ``collection`` identifies the list: a token of another list is invalid. ``size`` is the name of
-    the parameter with the page size, ``largest`` the upper limit of its value. Raises HTTP 400 for
-    an invalid size or token.
-    """
-    return Page(collection, _size(size, query.get(size, ""), largest), _after(collection, query))
-
-
-def _size(name: str, text: str, largest: int) -> int:
+def _size(name: str, text: str) -> int:
     try:
         size = int(text or 0)
     except ValueError:
         raise invalid(name, f"{name} is '{text}', not a number") from None
     if size < 0:
         raise invalid(name, f"{name} is {size}; it must not be negative")
+    largest = LARGEST_SIZES[name]
     if name == "maxResults" and size > largest:
         raise invalid(name, f"{name} is {size}; it must not be greater than {largest}")
     return min(size or DEFAULT_SIZE, largest)
 
 
-def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:
-    token = query.get("pageToken", "")
+def _after(collection: str, token: str) -> str | None:
+    """Return the key of the previous page's last item; None for the first page."""
     if not token:
         return None
     refusal = invalid("pageToken", "pageToken was not issued for this list")
@@ -92,6 +75,18 @@ def _after(collection: str, query: Mapping[str, str]) -> tuple[str, ...] | None:
     except (binascii.Error, ValueError):
         raise refusal from None
     is_list_of_texts = isinstance(fields, list) and all(isinstance(field, str) for field in fields)
-    if not is_list_of_texts or len(fields) < 2 or fields[0] != collection:
+    if not is_list_of_texts or len(fields) != 2 or fields[0] != collection:
         raise refusal
-    return tuple(fields[1:])
+    return fields[1]
+
+
+def _rest(keys: Sequence[str], after: str | None) -> int:
+    """Return the index of the first item that follows the previous page."""
+    if after is None:
+        return 0
+    if after in keys:
+        return keys.index(after) + 1
+    if keys != sorted(keys):
+        return len(keys)
+    # The previous page's last item was deleted, so continue at its former position.
+    return sum(key <= after for key in keys)

@@ -8,7 +8,7 @@ from localcloud.api.catalog import PARENT, PROJECT_ID, ZONES, name_of
 from localcloud.api.compute_errors import ComputeError
 from localcloud.api.errors import ApiError, not_found, permission_denied
 from localcloud.api.faults import Faults
-from localcloud.api.paging import requested_page
+from localcloud.api.paging import select_page
 from localcloud.api.routing import Call
 from localcloud.api.table import ZonalTable
 from localcloud.api.versions import Version
@@ -94,32 +94,35 @@ class Project:
         collection: str,
         table: ZonalTable[Row],
         write: Callable[[Row, Version], Mapping[str, Any]],
-        is_shown: Callable[[Mapping[str, Any]], bool] = lambda _item: True,
+        fields: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return a page of the resources of one zone, or of all zones if the zone is ``-``.
 
         ``collection`` is the plural of the resource's kind. ``write`` returns a resource as a
-        message of an API version. ``is_shown`` returns whether a message matches the request's
-        filter. Other messages are removed from the page, which then has fewer than ``pageSize``.
+        message of an API version. ``fields`` are the fields that the query's filter may use.
         """
         scope = self.zones_of(call.names)
-        page = requested_page(f"{collection} in {call.names['zone']}", call.query)
-        rows = table.page(scope.zones, page.after, page.size + 1)
-        page_rows, token = page.cut(rows, table.key)
-        items = [write(item, call.version) for item in page_rows]
-        return self.answer(collection, [item for item in items if is_shown(item)], scope, token)
+        items = [write(row, call.version) for row in table.in_zones(scope.zones)]
+        return self.answer(collection, items, call, scope, fields)
 
     def answer(
-        self, key: str, items: Sequence[Any], scope: Scope, next_token: str
+        self,
+        collection: str,
+        items: Sequence[Mapping[str, Any]],
+        call: Call,
+        scope: Scope,
+        fields: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the response with one page of a list: ``{KEY[], nextPageToken, unreachable[]}``.
+        """Return the response with the requested page of ``items``, filtered and ordered.
 
-        ``key`` is the name of the field with the page's ``items``, such as ``nodes``; ``scope`` has
-        the unreachable zones. Empty fields are omitted.
+        Its form is ``{COLLECTION[], nextPageToken, unreachable[]}`` without empty fields; ``scope``
+        has the unreachable zones. ``fields`` are the fields that the query may use.
         """
+        key = f"{collection} {call.version} {call.names}"
+        page, next_token = select_page(items, call.query, key, fields)
         response: dict[str, Any] = {}
-        if items:
-            response[key] = list(items)
+        if page:
+            response[collection] = page
         if next_token:
             response["nextPageToken"] = next_token
         if scope.unreachable:

@@ -1,7 +1,6 @@
 """Base classes of the database tables, whose rows are read as dataclasses."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from localcloud.api.database import Database
 
@@ -47,15 +46,7 @@ class ZonalTable[Row](Table[Row]):
         """Return the node or queued resource with this uid, or None."""
         return self._one("uid = ?", uid)
 
-    def page(self, zones: Collection[str], after: tuple[str, ...] | None, size: int) -> list[Row]:
-        """Return up to ``size`` resources of ``zones`` whose ``key`` follows ``after``."""
+    def in_zones(self, zones: Collection[str]) -> list[Row]:
+        """Return the resources of ``zones``, sorted by zone and id."""
         placeholders = ", ".join("?" * len(zones))
-        where = (
-            f"zone IN ({placeholders}) AND (zone, {self._id}) > (?, ?) "
-            f"ORDER BY zone, {self._id} LIMIT ?"
-        )
-        return self._some(where, *zones, *(after or ("", "")), size)
-
-    def key(self, resource: Any) -> tuple[str, ...]:
-        """Return the key by which ``page`` sorts: the zone and id of a resource."""
-        return (resource.zone, getattr(resource, self._id))
+        return self._some(f"zone IN ({placeholders}) ORDER BY zone, {self._id}", *zones)

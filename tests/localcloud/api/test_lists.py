@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localcloud.api.catalog import ACCELERATORS, ZONES
-from localcloud.api.node_table import NodeTable
+from localcloud.api.paging import select_page
 from tests.localcloud.api.local_api import ZONE, code_of
 
 OTHER = "us-central1-a"
@@ -30,44 +30,31 @@ def items(api, path, key, **query):
     return list(itertools.chain.from_iterable(pages(api, path, key, **query)))
 
 
-def stored(database, zones_and_names):
-    table = NodeTable(database)
-    for zone, name in zones_and_names:
-        table.add(zone, name, {}, 0, [])
-    return table
-
-
 names = st.text("abc-9_.~", min_size=1, max_size=4)
-fleets = st.sets(st.tuples(st.sampled_from(ZONES[:3]), names), max_size=25)
 
 
 @settings(max_examples=60)
-@given(fleet=fleets, size=st.integers(1, 7))
-def test_pages_of_any_size_contain_every_node_once_in_order(rolled_back, fleet, size):
-    with rolled_back() as database:
-        table = stored(database, fleet)
-        listed, after = [], None
-        while page := table.page(ZONES[:3], after, size):
-            assert len(page) <= size
-            listed += [(node.zone, node.node_id) for node in page]
-            after = listed[-1]
+@given(fleet=st.sets(names, max_size=25), size=st.integers(1, 7))
+def test_pages_of_any_size_contain_every_item_once_in_order(fleet, size):
+    items, listed, query = [{"name": name} for name in sorted(fleet)], [], {"pageSize": f"{size}"}
+    while query.get("pageToken") != "":
+        page, query["pageToken"] = select_page(items, query, "nodes")
+        assert len(page) <= size
+        listed += page
 
-    assert listed == sorted(fleet)
+    assert listed == items
 
 
 @settings(max_examples=40)
-@given(fleet=fleets.filter(lambda fleet: len(fleet) > 3), data=st.data())
-def test_deleting_a_node_between_pages_hides_no_other_node(rolled_back, fleet, data):
+@given(fleet=st.sets(names, min_size=3, max_size=25), data=st.data())
+def test_deleting_an_item_between_pages_hides_no_other_item(fleet, data):
     deleted = data.draw(st.sampled_from(sorted(fleet)))
-    with rolled_back() as database:
-        table = stored(database, fleet)
-        first = table.page(ZONES[:3], None, 2)
-        after = (first[-1].zone, first[-1].node_id)
-        table.remove(table.get(*deleted).uid)
-        second = table.page(ZONES[:3], after, 1000)
+    items = [{"name": name} for name in sorted(fleet)]
+    first, token = select_page(items, {"pageSize": "2"}, "nodes")
+    remaining = [item for item in items if item["name"] != deleted]
+    second, _ = select_page(remaining, {"pageToken": token}, "nodes")
 
-    listed = {(node.zone, node.node_id) for node in [*first, *second]}
-    assert listed | {deleted} == fleet
+    assert {item["name"] for item in [*first, *second]} | {deleted} == fleet
 
 
 def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
