@@ -151,29 +151,21 @@ class Networks(Collection):
         default = _with_defaults({"name": "default", "autoCreateSubnetworks": True})
         network = self._table.add(NETWORKS, "global", "default", default)
         internal_range = str(_common_network(self._addresses()))
-        all_ports = ["0-65535"]
         rules = {
-            "internal": (
-                internal_range,
-                [
-                    {"IPProtocol": "tcp", "ports": all_ports},
-                    {"IPProtocol": "udp", "ports": all_ports},
-                    {"IPProtocol": "icmp"},
-                ],
-            ),
-            "ssh": ("0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["22"]}]),
-            "rdp": ("0.0.0.0/0", [{"IPProtocol": "tcp", "ports": ["3389"]}]),
-            "icmp": ("0.0.0.0/0", [{"IPProtocol": "icmp"}]),
+            "internal": (internal_range, {"tcp": ["0-65535"], "udp": ["0-65535"], "icmp": []}),
+            "ssh": ("0.0.0.0/0", {"tcp": ["22"]}),
+            "rdp": ("0.0.0.0/0", {"tcp": ["3389"]}),
+            "icmp": ("0.0.0.0/0", {"icmp": []}),
         }
-        for name, (source, allowed) in rules.items():
+        for name, (source, ports_of) in rules.items():
             rule = {
                 "name": f"default-allow-{name}",
                 "network": self._full(network.path),
                 "priority": 65534,
                 "sourceRanges": [source],
-                "allowed": allowed,
+                "allowed": [{"IPProtocol": key, "ports": ports} for key, ports in ports_of.items()],
             }
-            self._table.add("firewalls", "global", f"default-allow-{name}", complete_rule(rule))
+            self._table.add("firewalls", "global", rule["name"], complete_rule(rule))
 
 
 def _with_defaults(body: Mapping[str, Any]) -> dict[str, Any]:
