@@ -148,10 +148,7 @@ def _start_emulator(cloud: LocalCloud, listen: str, public: str) -> subprocess.P
 
 
 def _await(cloud: LocalCloud, endpoint: str, *started: subprocess.Popen[bytes]) -> None:
-    """Wait until the bucket answers; raise CloudError if a process exits or time runs out.
-
-    ``started`` are the bucket's processes.
-    """
+    """Wait until the bucket answers; raise CloudError if a process exits or time runs out."""
     deadline = time.monotonic() + START_DEADLINE_S
     while not _answers(endpoint):
         # Use poll() instead of /proc, where a new process may not show its command line yet.

@@ -67,11 +67,7 @@ class Admin(Methods):
         )
 
     def _status(self, call: Call) -> Mapping[str, Any]:
-        """Return the state of the cloud.
-
-        Its parts are: the nodes with their machines, the queued resources, the running operations,
-        how many addresses exist and how many are free, and the active faults of the API.
-        """
+        """Return nodes, queued resources, running operations, addresses and faults of the API."""
         nodes = self._nodes.all()
         used = sum(len(node.workers) for node in nodes)
         total = len(self._machines.addresses())
@@ -110,19 +106,13 @@ class Admin(Methods):
         return self._faults.show()
 
     def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
-        """Replace the API's faults or, with ``add``, add faults; return all active faults.
-
-        For the request body see ``Faults.change``.
-        """
+        """Replace or add faults of the API, as in ``Faults.change``; return all active faults."""
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()
 
     def _clear_faults(self, call: Call) -> Mapping[str, Any]:
-        """End all faults of the API and of workers; workers that are powered off stay off.
-
-        Returns the API's active faults, as ``_change_faults`` does: an empty list of each kind.
-        """
+        """End all faults of the API and of workers; workers that are powered off stay off."""
         self._faults.clear()
         for node in self._nodes.all():
             for worker in node.workers:
@@ -233,11 +223,7 @@ class Admin(Methods):
         return {"workers": [f"{node.node_id}-w{worker.index}" for worker in workers]}
 
     def _node_of(self, call: Call) -> Node:
-        """Return the node named in the call's path, which may omit the zone.
-
-        Raises HTTP 404 if there is no such node. If the path omits the zone and several zones have
-        a node of this name, raises HTTP 400.
-        """
+        """Return the node named in the call's path, which may omit the zone of a unique name."""
         node_id, zone = call.names["node"], call.names.get("zone")
         matches = [node for node in self._nodes.named(node_id) if zone in (None, node.zone)]
         if not matches:

@@ -206,11 +206,7 @@ class Disks(Collection):
         return self._begin(call, "resize", disk)
 
     def _update(self, call: Call) -> ComputeOperation:
-        """Change the access mode of a disk.
-
-        Raises HTTP 400 if the disk is attached to a TPU, or if its mode is SHARED and the new mode
-        is another one: a shared disk can't become writable again.
-        """
+        """Change the access mode of a disk; raise HTTP 400 if it is attached or shared for ever."""
         paths = call.query.get("updateMask") or call.query.get("paths", "")
         mode, disk = requested_access_mode(call.json(), paths), self._find(call)
         _check_access_mode(mode, disk.body["type"].rpartition("/")[2])

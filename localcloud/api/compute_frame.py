@@ -216,10 +216,7 @@ class Frame:
         return Route(name, verb, template, handle, ("requestId", *query))
 
     def _earlier(self, method: str, call: Call) -> ComputeOperation | None:
-        """Return the operation of an earlier request with the same ``requestId``, or None.
-
-        Raises HTTP 400 if the id is not a UUID or was used for another method or resource.
-        """
+        """Return the operation of an earlier request with the same ``requestId``, or None."""
         request_id = call.query.get("requestId", "")
         earlier = self.operations.earlier(request_id) if request_id else None
         if earlier is None:

@@ -167,11 +167,7 @@ def _error(method: str, code: int) -> ApiError:
 
 
 def _draw_effect(fault: Fault, method: str) -> Effect:
-    """Return the effect of a ``mix`` fault on the next call of a method.
-
-    The effect is random, but reproducible: it depends only on the fault's seed, on the method and
-    on how often the method was called before during the fault.
-    """
+    """Return the effect of a ``mix`` fault on a call: random, but the same for the same seed."""
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1

@@ -81,11 +81,7 @@ class NodeChanges(Methods):
     def _switch(
         self, call: Call, verb: str, state: str, new_state: str, desired_state: str
     ) -> Mapping[str, Any]:
-        """Start or stop (``verb``) a node that has one worker; return the running operation.
-
-        The state of the node changes from ``state`` to ``new_state``, the desired state of its
-        machines to ``desired_state``.
-        """
+        """Start or stop (``verb``) a node that has one worker; return the running operation."""
         call.json()
         with self._database.transaction():
             node = self._find_node(call)
@@ -147,10 +143,7 @@ class NodeChanges(Methods):
         return {"nodeUpcomingMaintenances": entries} if entries else {}
 
     def _perform_maintenance_of_one(self, call: Call) -> Mapping[str, Any]:
-        """Start maintenance of one node of a queued resource; return the operation.
-
-        The request body is ``{nodeNames[]}``. Raises HTTP 501 if it names several nodes.
-        """
+        """Start maintenance of the node in the body ``{nodeNames[]}``; return the operation."""
         requested_names = call.json().get("nodeNames", [])
         node_ids = [node.node_id for node in self._nodes_of_queued_resource(call)]
         names = [str(name).rpartition("/")[2] for name in requested_names]
@@ -181,10 +174,7 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
 
 
 def _patched(node: Node, new: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the node's body with the values of ``fields`` replaced by those in ``new``.
-
-    A field that is missing in ``new`` is removed.
-    """
+    """Return the node's body with the values of ``fields`` replaced by those in ``new``."""
     body = dict(node.body)
     for field in fields:
         if field == EXTERNAL:

@@ -156,10 +156,7 @@ def checked(fields: Mapping[str, Any], zone: str, path: str = "node") -> dict[st
 
 
 def _scheduling(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return ``schedulingConfig`` plus the fields implied by provisioning model and reservation.
-
-    For example, the provisioning model ``SPOT`` implies ``spot: true``.
-    """
+    """Return ``schedulingConfig`` plus the fields implied by provisioning model and reservation."""
     model, implied = fields.get("provisioningModel"), {}
     if model == "SPOT":
         implied["spot"] = True

@@ -94,11 +94,7 @@ class NodeResources:
         return {**config, "network": full_network, "subnetwork": full_subnetwork}
 
     def _name(self, pattern: re.Pattern[str], field: str, reference: str, region: str = "") -> str:
-        """Return the name in a reference to a network, or to a subnetwork of ``region``.
-
-        ``pattern`` matches valid references; ``field`` is named in errors. Raises HTTP 400 if the
-        reference is malformed or to another region, HTTP 404 if it is to another project.
-        """
+        """Return the name in a reference to a network, or to a subnetwork of ``region``."""
         match = pattern.fullmatch(reference)
         if match is None:
             raise invalid(field, f"{field} is '{reference}', not a name, a path or a URL")

@@ -71,11 +71,7 @@ class QueuedResources(Methods):
         return self._answer(call, operation)
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        """Start deleting a queued resource; return the running operation.
-
-        The nodes of the queued resource are deleted too. If there are nodes, raises HTTP 400 unless
-        the state is one of INACTIVE or the query parameter ``force`` is true.
-        """
+        """Start deleting a queued resource with its nodes; return the running operation."""
         force, zone = _flag(call, "force"), self._project.zone_of(call.names)
         name = name_of("queuedResources", zone, call.names["request"])
         with self._database.transaction():

@@ -119,11 +119,7 @@ class HostMachines(Machines):
             network.publish_external(self.cloud, internal_by_external)
 
     def _await_ssh(self, spec: MachineSpec, deadline_s: float, greeting_s: float) -> None:
-        """Wait until the machine's sshd responds.
-
-        ``greeting_s`` is the time limit for sshd's greeting on one connection. Raises MachineError
-        if the machine stops running, or if sshd does not respond within ``deadline_s``.
-        """
+        """Wait until the machine's sshd responds; it must greet within ``greeting_s`` seconds."""
         deadline = time.monotonic() + deadline_s
         while time.monotonic() < deadline:
             if answers_ssh(spec.address, greeting_s):

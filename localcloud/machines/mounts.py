@@ -71,10 +71,7 @@ def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
 
 
 def _run(machine: Path, *command: str) -> None:
-    """Run a mount command for the machine with the directory ``CLOUD/machines/NAME``.
-
-    Raises MachineError if it fails.
-    """
+    """Run a mount command for the machine with the directory ``CLOUD/machines/NAME``."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         cloud = LocalCloud(machine.parents[1].name, machine.parents[1])

@@ -193,10 +193,7 @@ class QemuMachines(HostMachines):
         return self.cloud.disks / zone / f"{name}.qcow2"
 
     def _data_disks(self, disks: Collection[DataDisk]) -> list[str]:
-        """Return the qemu options that attach data disks as named SCSI disks, as on Google Cloud.
-
-        Creates missing disk files and enlarges disks that are too small.
-        """
+        """Return the qemu options for data disks: named SCSI disks, as on Google Cloud."""
         options = ["-device", "virtio-scsi-pci,id=scsi"] if disks else []
         for number, disk in enumerate(disks):
             file = self._disk(disk.zone, disk.name)
@@ -218,10 +215,7 @@ class QemuMachines(HostMachines):
 
 
 def _make_disk(file: Path, *, backing: Path | None = None, gib: int = 0) -> None:
-    """Create a sparse qcow2 file atomically.
-
-    It is an overlay over the raw disk ``backing``, or an empty disk of ``gib`` GiB.
-    """
+    """Create a sparse qcow2 file atomically: an overlay over a raw disk, or an empty disk."""
     partial = file.with_name(f"{file.name}.partial")
     command = ["qemu-img", "create", "-q", "-f", "qcow2"]
     if backing:
