@@ -1,7 +1,6 @@
 """The commands suggested in the local cloud's messages act on the right cloud."""
 
 import argparse
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from localcloud import bucket, cli, client, settings
 from localcloud.failure import CloudError
 from localcloud.local_cloud import NAME, PROJECT_ROOT, LocalCloud
+from tests.docs.suggestions import FILLED_IN, of_python
 
 SOURCES = sorted((PROJECT_ROOT / "localcloud").rglob("*.py"))
 PARSER = cli.parser()
@@ -84,27 +84,13 @@ def test_a_cloud_that_is_not_up_is_named_in_the_suggested_command(own):
 
 
 def test_all_messages_use_local_cloud_to_build_commands():
-    by_hand = {
-        f"{path.relative_to(PROJECT_ROOT)}:{node.lineno}"
+    by_hand = [
+        text.location
         for path in SOURCES
         if path.name not in ("__main__.py", "local_cloud.py")
-        for node in strings_except_docstrings(ast.parse(path.read_text()))
-        if re.search(r"-m localcloud (?!COMMAND)|localcloud (up|down|clean)\b", str(node.value))
-    }
-    assert by_hand == set()
-
-
-def strings_except_docstrings(tree: ast.AST) -> list[ast.Constant]:
-    """Return the strings of a module that are not docstrings."""
-    docstrings = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and id(node) not in docstrings
+        for text in of_python(path.read_text(), path.name)
+        if re.search(
+            rf"-m localcloud (?!COMMAND|{FILLED_IN})|localcloud (up|down|clean)", text.text
+        )
     ]
+    assert by_hand == []
