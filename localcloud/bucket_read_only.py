@@ -8,33 +8,33 @@ DIRECTORY, the bucket's directory, only identifies the process.
 
 import argparse
 import json
-import sys
+import logging
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from localcloud.api.http_front import Connection, Server
 
 _CHUNK = 256 * 1024
 # Hop-by-hop headers, which a proxy must not forward (RFC 9110, section 7.6.1).
 _HOP_BY_HOP_HEADERS = ("connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer")
 
 
-class ReadOnly(ThreadingHTTPServer):
+class ReadOnly(Server):
     """The proxy: forwards reads to ``emulator_address`` (host and port) and refuses writes."""
-
-    daemon_threads = True
-    request_queue_size = 128
 
     def __init__(self, endpoint: str, emulator_url: str) -> None:
         address = urlsplit(endpoint)
         self.emulator_address = urlsplit(emulator_url).netloc
-        super().__init__((address.hostname or "", address.port or 0), _Connection)
+        log = logging.getLogger(__name__)
+        super().__init__((address.hostname or "", address.port or 0), _Connection, log)
 
 
-class _Connection(BaseHTTPRequestHandler):
+class _Connection(Connection):
+    protocol_version = "HTTP/1.0"  # a response without a length ends with its connection
     server: ReadOnly
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
         """Forward a read to the emulator and return its response."""
         upstream = HTTPConnection(self.server.emulator_address, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP_HEADERS}
@@ -49,13 +49,13 @@ class _Connection(BaseHTTPRequestHandler):
             while chunk := response.read(_CHUNK):
                 self.wfile.write(chunk)
         except (HTTPException, ConnectionRefusedError) as error:
-            self.log_error("%s %s: %s", self.command, self.path, error)
+            self.server.log.warning("%s %s: %s", self.command, self.path, error)
         finally:
             upstream.close()
 
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the base class's name
         """Reject a write with the error that Google Cloud Storage returns."""
         # Read the request body: closing with unread data resets the connection, so that the client
         # might not receive the response.
@@ -66,20 +66,9 @@ class _Connection(BaseHTTPRequestHandler):
         reason = {"message": message, "domain": "global", "reason": "forbidden"}
         error = {"code": 403, "message": message, "errors": [reason]}
         content = json.dumps({"error": error}).encode()
-        self.send_response(403)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.send(403, {"Content-Type": "application/json"}, content)
 
     do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Do nothing, so that successful requests are not logged."""
-
-    def log_error(self, format: str, *args: object) -> None:
-        """Write an error to the bucket's log."""
-        sys.stderr.write(f"{format % args}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

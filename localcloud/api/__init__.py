@@ -12,7 +12,3 @@ locations, admin, oauth) with its API methods and their routes. ``server`` colle
 ``http_front`` serves HTTP, ``lifecycle`` does slow work in the background, and ``database`` and the
 ``*_table`` modules store the state.
 """
-
-from localcloud.api.server import AlreadyServedError, ApiServer, create_server
-
-__all__ = ["AlreadyServedError", "ApiServer", "create_server"]

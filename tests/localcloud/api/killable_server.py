@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from localcloud.api import create_server
+from localcloud.api.server import create_server
 from localcloud.machines.interface import MachineSpec
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 

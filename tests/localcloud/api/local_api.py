@@ -18,7 +18,7 @@ from google.auth import crypt
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
-from localcloud.api import create_server
+from localcloud.api.server import create_server
 from tests.localcloud.api import google_schema
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from localcloud.api import AlreadyServedError, create_server
 from localcloud.api.http_front import LARGEST_BODY
+from localcloud.api.server import AlreadyServedError, create_server
 from tests.localcloud.api.local_api import ZONE
 from tests.localcloud.api.machines_in_memory import MachinesInMemory
 
