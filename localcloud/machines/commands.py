@@ -1,4 +1,4 @@
-"""Execution of commands on this computer; a command that fails raises MachineError."""
+"""Execution of commands on this computer."""
 
 import subprocess
 
@@ -11,3 +11,8 @@ def run(*command: str, stdin: str | None = None) -> str:
     if result.returncode:
         raise MachineError(f"{' '.join(command)}: {result.stderr.strip()}")
     return result.stdout
+
+
+def attempt(*command: str) -> str:
+    """Run a command and return its output; ignore a failure."""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

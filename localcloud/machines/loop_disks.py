@@ -7,12 +7,11 @@ attached when it reboots.
 
 import os
 import stat
-import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
 from localcloud.machines import mounts
-from localcloud.machines.commands import run
+from localcloud.machines.commands import attempt, run
 from localcloud.machines.interface import DataDisk
 
 # Prefix of the disks' device names, as in Google's guest environment.
@@ -79,8 +78,8 @@ def _detach(node: Path) -> None:
     """Remove a device node and its loop device; a mounted device stays until it is unmounted."""
     device = Path("/dev") / _sysfs_directory(node).resolve().name
     node.unlink()
-    # Ignore a failure: after a restart of the host, the loop device does not exist any more.
-    subprocess.run(["losetup", "--detach", str(device)], capture_output=True, check=False)
+    # This fails after a restart of the host, because the loop device does not exist any more.
+    attempt("losetup", "--detach", str(device))
 
 
 def _sysfs_directory(node: Path) -> Path:

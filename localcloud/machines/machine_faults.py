@@ -7,10 +7,9 @@ The fault "hang" freezes the machine's control group, "cut" disables its port of
 import contextlib
 import json
 import os
-import subprocess
 from pathlib import Path
 
-from localcloud.machines.commands import run
+from localcloud.machines.commands import attempt, run
 
 
 def hang(group: Path, on: bool) -> None:
@@ -47,11 +46,9 @@ def link_of(supervisor: int) -> str | None:
     ``supervisor`` is the pid of the machine's systemd-nspawn process.
     """
     for guest in _children(supervisor):
-        result = subprocess.run(
-            ["nsenter", f"--target={guest}", "--net", "ip", "-json", "link", "show", "host0"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        for link in json.loads(result.stdout or "[]"):
+        enter = ("nsenter", f"--target={guest}", "--net")
+        links = attempt(*enter, "ip", "-json", "link", "show", "host0")
+        for link in json.loads(links or "[]"):
             for end in Path("/sys/class/net").iterdir():
                 if (end / "ifindex").read_text().strip() == str(link.get("link_index")):
                     return end.name

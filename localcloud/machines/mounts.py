@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from localcloud.local_cloud import LocalCloud
+from localcloud.machines.commands import attempt
 from localcloud.machines.interface import MachineError
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -43,16 +44,10 @@ def disk(point: Path, gib: int) -> Path:
              str(partial))  # fmt: skip
         partial.rename(file)
     _run(point.parent, "mount", "-o", "loop,noatime,discard", str(file), str(point))
-    # Ignore a failure: the host's file system may not support direct I/O, which is optional.
-    device = _source(point)
-    subprocess.run(["losetup", "--direct-io=on", device], capture_output=True, check=False)
+    # This fails if the host's file system does not support direct I/O, which is optional.
+    device = attempt("findmnt", "--noheadings", "--output=SOURCE", "--mountpoint", str(point))
+    attempt("losetup", "--direct-io=on", device.strip())
     return point
-
-
-def _source(point: Path) -> str:
-    """Return the device that is mounted at ``point``."""
-    command = ["findmnt", "--noheadings", "--output", "SOURCE", "--mountpoint", str(point)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
@@ -94,9 +89,5 @@ def unmount_below(directory: Path) -> None:
     while not timed_out and (points := below(directory)):
         timed_out = time.monotonic() > deadline
         for point in points:
-            subprocess.run(
-                ["umount", *(["--lazy"] if timed_out else []), str(point)],
-                capture_output=True,
-                check=False,
-            )
+            attempt("umount", *(["--lazy"] if timed_out else []), str(point))
         time.sleep(0.02)

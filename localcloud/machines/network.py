@@ -16,7 +16,7 @@ from pathlib import Path
 from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud, write_atomically
 from localcloud.machines import processes
-from localcloud.machines.commands import run
+from localcloud.machines.commands import attempt, run
 
 RANGE = IPv4Network("198.18.0.0/15")
 # The prefix length of a cloud's subnet: about 1000 machines per cloud, 128 clouds per host.
@@ -93,12 +93,12 @@ def down(cloud: LocalCloud) -> None:
     """Remove everything that ``up`` has created, even if ``up`` was interrupted."""
     processes.end(_hosts_option(cloud), grace_s=2)
     for table in (cloud.nft_table, cloud.nft_external_table, cloud.nft_metadata_table):
-        subprocess.run(["nft", "delete", "table", "ip", table], capture_output=True, check=False)
+        attempt("nft", "delete", "table", "ip", table)
     # Delete the network links explicitly: the kernel deletes a dead machine's link only after
     # seconds.
     ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
     for link in [*ports, cloud.bridge]:
-        subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
+        attempt("ip", "link", "delete", link)
     others = [link for link in _links() if link.startswith("tpf")]
     if _FORWARDING_BEFORE.exists() and not others:
         _FORWARDING.write_text(_FORWARDING_BEFORE.read_text())

@@ -18,6 +18,7 @@ from localcloud.machines import (
     network,
     processes,
 )
+from localcloud.machines.commands import attempt, run
 from localcloud.machines.guest import agent
 from localcloud.machines.host_machines import HostMachines
 from localcloud.machines.interface import (
@@ -87,17 +88,15 @@ class NspawnMachines(HostMachines):
     def power_off(self, name: str) -> None:
         """Kill the machine's processes and unmount its disk; its files stay."""
         if _SYSTEMD_HOST.is_dir():
-            for verb in (["kill", "--signal=KILL"], ["stop"]):
-                subprocess.run(["systemctl", *verb, self._unit(name)], capture_output=True,
-                               check=False)  # fmt: skip
+            attempt("systemctl", "kill", "--signal=KILL", self._unit(name))
+            attempt("systemctl", "stop", self._unit(name))
         else:
             control_groups.remove(self.cloud.unit_prefix, name)
         # Do not wait for a shutdown: Google, too, deletes a node without waiting for its guest.
         processes.end(self._root_option(name))
         # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
         # the link's name.
-        subprocess.run(["ip", "link", "delete", "dev", f"vb-{name}"], capture_output=True,
-                       check=False)  # fmt: skip
+        attempt("ip", "link", "delete", "dev", f"vb-{name}")
         loop_disks.detach_all(self._devices(name))
         mounts.unmount_below(self._directory(name))
         # A killed nspawn leaves directories in /run. While these exist, systemd 257 does not start
@@ -275,19 +274,15 @@ def furnish(root: Path, spec: MachineSpec, net: network.Network) -> None:
     (root / "mnt/shared").mkdir(parents=True, exist_ok=True)
     for kind in _KEY_TYPES:
         if not (file := etc / f"ssh/ssh_host_{kind}_key").exists():
-            command = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{spec.name}", "-f"]
-            subprocess.run([*command, str(file)], check=True, capture_output=True)
+            comment = f"root@{spec.name}"
+            run("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", comment, "-f", str(file))
     for user, keys in agent.login_keys(spec.metadata.get("ssh-keys", "")).items():
         _add_user(root, user, keys)
 
 
 def _add_user(root: Path, user: str, keys: list[str]) -> None:
-    subprocess.run(
-        ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash",
-         "--groups", "google-sudoers", user],
-        check=False,  # useradd fails if the user exists already
-        capture_output=True,
-    )  # fmt: skip
+    useradd = ("useradd", "--create-home", "--shell", "/bin/bash", "--groups", "google-sudoers")
+    attempt("chroot", str(root), *useradd, user)  # fails if the user exists already
     home = root / "home" / user
     if not home.is_dir():  # a system user, such as root, has no directory in /home
         return
@@ -296,16 +291,11 @@ def _add_user(root: Path, user: str, keys: list[str]) -> None:
         "".join(f"{line}\n" for line in agent.merge([], keys))
     )
     (home / ".ssh/authorized_keys").chmod(0o600)
-    subprocess.run(["chroot", str(root), "chown", "--recursive", f"{user}:", f"/home/{user}/.ssh"],
-                   check=True)  # fmt: skip
+    run("chroot", str(root), "chown", "--recursive", f"{user}:", f"/home/{user}/.ssh")
 
 
 def _default_route_mtu() -> int:
     """Return the MTU of the host's default route; larger packets from machines would be lost."""
-    result = subprocess.run(
-        ["ip", "-json", "-4", "route", "show", "default"], capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    for route in json.loads(result.stdout or "[]"):
+    for route in json.loads(attempt("ip", "-json", "-4", "route", "show", "default") or "[]"):
         return int(Path(f"/sys/class/net/{route['dev']}/mtu").read_text())
     return 1500

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import shutil
-import subprocess
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from localcloud.machines import (
     qemu_program,
     qmp,
 )
-from localcloud.machines.commands import run
+from localcloud.machines.commands import attempt, run
 from localcloud.machines.host_machines import HostMachines
 from localcloud.machines.interface import DataDisk, MachineError, MachineFault, MachineSpec
 from localcloud.machines.nspawn import furnish, public_host_keys
@@ -71,7 +70,7 @@ class QemuMachines(HostMachines):
             qmp.quit_now(directory)
         processes.end(self._console_argument(name))
         (directory / qmp.SOCKET).unlink(missing_ok=True)
-        subprocess.run(["ip", "link", "delete", self.tap(name)], capture_output=True, check=False)
+        attempt("ip", "link", "delete", self.tap(name))
         mounts.unmount_below(directory)  # _seed leaves a mount if the server is killed
 
     def shut_down(self, name: str) -> None:
