@@ -10,7 +10,6 @@ from typing import Any
 
 from localcloud.api.catalog import name_of
 from localcloud.api.clock import timestamp
-from localcloud.api.database import Database
 from localcloud.api.errors import already_exists
 from localcloud.api.table import ZonalTable
 
@@ -71,42 +70,14 @@ class Node:
         return name_of("nodes", self.zone, self.node_id)
 
 
-class Addresses:
-    """Allocator of addresses; call its methods inside the transaction that assigns the addresses.
-
-    Google reuses the addresses of deleted TPUs after some time. A client that still trusts such an
-    address (in a firewall rule, an NFS export, ``known_hosts``) then trusts another machine. The
-    local cloud reuses addresses as late as possible, unless a test requests early reuse.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def free(self, pool: Sequence[IPv4Address], *, latest_first: bool = False) -> list[IPv4Address]:
-        """Return the free addresses in ``pool``, never used ones first, then by time of release.
-
-        ``latest_first`` reverses the order: the most recently released address comes first.
-        """
-        rows = self._database.rows("SELECT address, external FROM workers")
-        used = {text for row in rows for text in row}
-        release_order = dict(self._database.rows("SELECT address, turn FROM released_addresses"))
-        free = [address for address in pool if str(address) not in used]
-        sign = -1 if latest_first else 1
-        return sorted(free, key=lambda address: sign * release_order.get(str(address), 0))
-
-    def release(self, addresses: Collection[str]) -> None:
-        """Record that addresses were released in the given order; ``free`` sorts by this order."""
-        with self._database.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",
-                [(address,) for address in addresses if address],
-            )
-
-
 class NodeTable(ZonalTable[Node]):
     """The database tables ``nodes`` and ``workers``.
 
     A machine can exist only if ``workers`` has a row for it.
+
+    Google reuses the addresses of deleted TPUs after some time. A client that still trusts such an
+    address (in a firewall rule, an NFS export, ``known_hosts``) then trusts another machine. The
+    local cloud reuses addresses as late as possible, unless a test requests early reuse.
     """
 
     _name = "nodes"
@@ -115,10 +86,6 @@ class NodeTable(ZonalTable[Node]):
         "preempt_at, condition, body"
     )
     _id = "node_id"
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self._addresses = Addresses(database)
 
     def add(
         self,
@@ -148,7 +115,7 @@ class NodeTable(ZonalTable[Node]):
                 )
             except sqlite3.IntegrityError:
                 raise already_exists(name_of("nodes", zone, node_id)) from None
-            free = self._addresses.free(pool, latest_first=latest_released_first)
+            free = self._free(pool, latest_first=latest_released_first)
             if len(free) < count:
                 raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")
             prefix = f"t1v-n-{secrets.token_hex(4)}"
@@ -219,12 +186,34 @@ class NodeTable(ZonalTable[Node]):
     def assign_external(self, uid: int, index: int, pool: Sequence[IPv4Address]) -> None:
         """Assign another external address to worker ``index``, if ``pool`` has a free one."""
         with self._database.transaction():
-            if not (free := self._addresses.free(pool)):
+            if not (free := self._free(pool)):
                 return
             query = "SELECT external FROM workers WHERE uid = ? AND worker = ?"
-            self._addresses.release([row[0] for row in self._database.rows(query, uid, index)])
+            self._release([row[0] for row in self._database.rows(query, uid, index)])
             update = "UPDATE workers SET external = ? WHERE uid = ? AND worker = ?"
             self._database.execute(update, str(free[0]), uid, index)
+
+    def _free(
+        self, pool: Sequence[IPv4Address], *, latest_first: bool = False
+    ) -> list[IPv4Address]:
+        """Return the free addresses in ``pool``, never used ones first, then by time of release.
+
+        ``latest_first`` reverses the order: the most recently released address comes first.
+        """
+        rows = self._database.rows("SELECT address, external FROM workers")
+        used = {text for row in rows for text in row}
+        release_order = dict(self._database.rows("SELECT address, turn FROM released_addresses"))
+        free = [address for address in pool if str(address) not in used]
+        sign = -1 if latest_first else 1
+        return sorted(free, key=lambda address: sign * release_order.get(str(address), 0))
+
+    def _release(self, addresses: Collection[str]) -> None:
+        """Record that addresses were released in the given order; ``_free`` sorts by this order."""
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO released_addresses (address) VALUES (?)",
+                [(address,) for address in addresses if address],
+            )
 
     def _set(self, uid: int, column: str, value: object) -> None:
         query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - constants, no input
@@ -239,9 +228,7 @@ class NodeTable(ZonalTable[Node]):
             # Release worker 0's internal address last: if a test requests early reuse of addresses,
             # the next node's worker 0 then gets this address.
             query = "SELECT external, address FROM workers WHERE uid = ? ORDER BY worker DESC"
-            self._addresses.release(
-                [address for row in self._database.rows(query, uid) for address in row]
-            )
+            self._release([address for row in self._database.rows(query, uid) for address in row])
             self._database.execute("DELETE FROM workers WHERE uid = ?", uid)
 
     def remove(self, uid: int) -> None:

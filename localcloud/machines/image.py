@@ -256,8 +256,6 @@ def make_tree(
     is finally renamed to ``tree``. Call this inside ``lock_images``. Raises CloudError if
     ``command`` fails.
     """
-    if not shutil.which("mmdebstrap"):
-        raise CloudError("mmdebstrap is missing. Run: make env-localcloud")
     # All partial directories are from killed builds, because a running build would hold the lock.
     for abandoned in tree.parent.glob("*.partial-*"):
         _remove(abandoned)
