@@ -139,16 +139,16 @@ def alpha_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
     return tuple(copies)
 
 
-_V1_METHODS = ("nodes.list", "nodes.get", "operations.list", "operations.get")
+_IN_V1 = re.compile(r"(locations|acceleratorTypes|nodes|operations)\.(list|get)")
 
 
 def v1_copies(routes: Iterable[Route]) -> tuple[Route, ...]:
-    """Return v1 copies of the v2 routes that list and get nodes and operations.
+    """Return v1 copies of the v2 routes that list and get resources.
 
     ``gcloud compute tpus list`` uses v1. The other methods of v1 are for the older TPU Node
     architecture, which Google no longer offers.
     """
-    originals = [route for route in routes if route.name in _V1_METHODS]
+    originals = [route for route in routes if _IN_V1.fullmatch(route.name)]
     return tuple(
         replace(route, template=route.template.replace("/v2/", "/v1/", 1)) for route in originals
     )
