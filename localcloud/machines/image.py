@@ -167,25 +167,19 @@ def ensure(
     packages = PACKAGES + extra_packages
     suite, lines, options = sources(suite)
     host_pem = CA_BUNDLE.read_text() if CA_BUNDLE.exists() else ""
-    recipe = repr(
-        (
-            RECIPE,
-            guest.digest(),
-            suite,
-            lines,
-            options,
-            packages,
-            _MASKED,
-            os.uname().machine,
-            host_pem,
-        )
-    )
+    ingredients = (suite, lines, options, packages, _MASKED, os.uname().machine, host_pem)
+    recipe = repr((RECIPE, guest.digest(), *ingredients))
     name = f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = images_directory() / name
     if not image.is_dir():
         with lock_images(report):
             if not image.is_dir():
-                _build(image, suite, lines, options, host_pem, report, packages)
+                report(
+                    f"building the machines' root file system ({suite}; only at the first start)"
+                )
+                command = bootstrap("minbase", packages, suite, options)
+                command += [str(partial_of(image)), *lines]
+                make_tree(image, command, report, lambda root: _finish(root, host_pem))
     return image
 
 
@@ -203,24 +197,6 @@ def lock_images(report: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _build(
-    image: Path,
-    suite: str,
-    lines: list[str],
-    options: list[str],
-    host_pem: str,
-    report: Callable[[str], None],
-    packages: tuple[str, ...] = PACKAGES,
-) -> None:
-    report(f"building the machines' root file system ({suite}; only at the first start)")
-    command = [
-        *bootstrap("minbase", packages, suite, options),
-        str(partial_of(image)),
-        *lines,
-    ]
-    make_tree(image, command, report, lambda root: _finish(root, host_pem))
 
 
 def bootstrap(

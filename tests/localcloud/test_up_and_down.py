@@ -90,13 +90,14 @@ def test_two_clouds_build_the_same_root_file_system_once(
         directory.mkdir()
 
     def report(line: str) -> None:
-        output.append(line)
-        waiting.set()
+        if line.startswith("waiting"):
+            output.append(line)
+            waiting.set()
 
     monkeypatch.setattr(image, "configured_sources", list)
     monkeypatch.setattr(image, "base_lines", lambda *_: ("trixie", []))
     monkeypatch.setattr(image, "_output", lambda _command: "")
-    monkeypatch.setattr(image, "_build", build)
+    monkeypatch.setattr(image, "make_tree", build)
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(image.ensure, (report, report))
     assert builds == [first] == [second]
@@ -138,8 +139,7 @@ def test_the_partial_image_of_a_killed_build_is_removed_by_the_next(
     images = local_cloud.directory.parent / "images"
     (images / "trixie-0123456789ab.partial-7/usr").mkdir(parents=True)
     monkeypatch.setattr(image, "_lines", lambda command: iter(["I: done"]))
-    monkeypatch.setattr(image, "_finish", lambda root, host_pem: root.mkdir())
-    image._build(images / "trixie-0123456789ab", "trixie", [], [], "", print)
+    image.make_tree(images / "trixie-0123456789ab", [], print, lambda root: root.mkdir())
     assert [entry.name for entry in images.iterdir()] == ["trixie-0123456789ab"]
 
 
