@@ -112,14 +112,6 @@ def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
     }
 
 
-def requested_size(value: Mapping[str, Any]) -> int:
-    """Return the new size in GB from a resize request; raise HTTP 400 if it is invalid."""
-    body = _canonical(value)
-    if "sizeGb" not in body:
-        raise required("sizeGb")
-    return int(body["sizeGb"])
-
-
 def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
     """Validate a Disk; convert 64-bit integers to strings and drop output-only fields."""
     named = {camel_case(key): item for key, item in value.items()}
@@ -131,19 +123,6 @@ def _canonical(value: Mapping[str, Any]) -> dict[str, Any]:
         if key in body and not _NUMBER.fullmatch(body[key]):
             raise bad_value(key, body[key], "Must be a whole number")
     return body
-
-
-def requested_access_mode(value: Mapping[str, Any], paths: str) -> str:
-    """Return the new access mode from an update request; raise HTTP 400 if it is invalid.
-
-    ``paths`` is the request's list of the fields to change, which can only be the access mode.
-    """
-    body = _canonical(value)
-    if set(paths.split(",")) != {"accessMode"}:
-        raise bad_value("paths", paths, "Only accessMode can be changed")
-    if "accessMode" not in body:
-        raise required("accessMode")
-    return str(body["accessMode"])
 
 
 def _check_access_mode(mode: str, type_name: str) -> None:
@@ -198,7 +177,10 @@ class Disks(Collection):
 
     def _resize(self, call: Call) -> ComputeOperation:
         """Enlarge a disk; raise HTTP 400 if the size is not larger."""
-        size, disk = requested_size(call.json()), self._find(call)
+        body, disk = _canonical(call.json()), self._find(call)
+        if "sizeGb" not in body:
+            raise required("sizeGb")
+        size = int(body["sizeGb"])
         if size <= int(disk.body["sizeGb"]):
             reason = f"New disk size must be larger than the {disk.body['sizeGb']} GB it has."
             raise bad_value("sizeGb", size, reason)
@@ -207,8 +189,13 @@ class Disks(Collection):
 
     def _update(self, call: Call) -> ComputeOperation:
         """Change the access mode of a disk; raise HTTP 400 if it is attached or shared for ever."""
+        body, disk = _canonical(call.json()), self._find(call)
         paths = call.query.get("updateMask") or call.query.get("paths", "")
-        mode, disk = requested_access_mode(call.json(), paths), self._find(call)
+        if set(paths.split(",")) != {"accessMode"}:
+            raise bad_value("paths", paths, "Only accessMode can be changed")
+        if "accessMode" not in body:
+            raise required("accessMode")
+        mode = body["accessMode"]
         _check_access_mode(mode, disk.body["type"].rpartition("/")[2])
         self._check_unused(disk)
         if disk.body.get("accessMode") == SHARED != mode:

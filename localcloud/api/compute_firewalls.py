@@ -6,6 +6,7 @@ The fields are those of the schema ``Firewall`` in the discovery document of com
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
@@ -152,8 +153,12 @@ class Firewalls(Collection):
             Route("compute.firewalls.list", "GET", collection, self._list, SELECTION),
             Route("compute.firewalls.get", "GET", resource, self._get),
             changing("compute.firewalls.insert", "POST", collection, self._insert),
-            changing("compute.firewalls.patch", "PATCH", resource, self._patch),
-            changing("compute.firewalls.update", "PUT", resource, self._update),
+            changing(
+                "compute.firewalls.patch", "PATCH", resource, partial(self._change, verb="patch")
+            ),
+            changing(
+                "compute.firewalls.update", "PUT", resource, partial(self._change, verb="update")
+            ),
             changing("compute.firewalls.delete", "DELETE", resource, self._delete),
         )
 
@@ -162,22 +167,16 @@ class Firewalls(Collection):
         firewall = self._table.add("firewalls", "global", rule["name"], rule)
         return self._begin(call, "insert", firewall)
 
-    def _patch(self, call: Call) -> ComputeOperation:
-        """Change the given fields of a rule; null removes a field."""
-        return self._change(call, "patch", is_patch=True)
-
-    def _update(self, call: Call) -> ComputeOperation:
-        return self._change(call, "update", is_patch=False)
-
     def _delete(self, call: Call) -> ComputeOperation:
         rule = self._find(call)
         self._table.remove(rule.uid)
         return self._begin(call, "delete", rule)
 
-    def _change(self, call: Call, verb: str, *, is_patch: bool) -> ComputeOperation:
+    def _change(self, call: Call, verb: str) -> ComputeOperation:
+        """Replace a rule or, if ``verb`` is ``patch``, its given fields; null removes a field."""
         requested, rule = read_resource(call.json(), FIREWALL), self._find(call)
         fixed = {key: rule.body[key] for key in ("name", "network")}
-        changed = self._complete({**(rule.body if is_patch else fixed), **requested})
+        changed = self._complete({**(rule.body if verb == "patch" else fixed), **requested})
         fixed["direction"] = rule.body["direction"]
         for key, value in fixed.items():
             if changed[key] != value:

@@ -117,9 +117,9 @@ _IN_V1 = (
 
 # Ids of queued resources follow the Cloud TPU API's reference; ids of TPUs follow the naming rules
 # of Compute Engine (https://cloud.google.com/compute/docs/naming-resources).
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
+REQUEST_ID = re.compile(r"[A-Za-z0-9_.~+%-]{1,128}")
 SMALLEST_BOOT_DISK_GB = 100
-_NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def accelerator_of(body: Mapping[str, Any]) -> catalog.Accelerator:
@@ -177,17 +177,8 @@ def _check_boot_disk(fields: Mapping[str, Any], path: str) -> None:
         raise invalid(field, f"enableConfidentialCompute needs {field}.kmsKeyName")
 
 
-def checked_node_id(field: str, text: str) -> str:
-    """Return ``text`` if it is a valid node id, else raise HTTP 400 that names ``field``."""
-    return _checked(field, text, _NODE_ID)
-
-
-def checked_request_name(field: str, text: str) -> str:
-    """Return ``text`` if it is a valid queued resource id, else raise HTTP 400 naming ``field``."""
-    return _checked(field, text, _REQUEST_ID)
-
-
-def _checked(field: str, text: str, pattern: re.Pattern[str]) -> str:
+def checked_id(field: str, text: str, pattern: re.Pattern[str]) -> str:
+    """Return an id if it matches NODE_ID or REQUEST_ID, else raise HTTP 400 naming ``field``."""
     if not pattern.fullmatch(text):
         raise invalid(field, f"{field} '{text}' does not match {pattern.pattern}")
     return text

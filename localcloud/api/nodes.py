@@ -12,7 +12,7 @@ from localcloud.api.errors import (
     invalid,
 )
 from localcloud.api.methods import Methods, chosen_workers
-from localcloud.api.node_message import accelerator_of, checked_node_id, read_node, write
+from localcloud.api.node_message import NODE_ID, accelerator_of, checked_id, read_node, write
 from localcloud.api.node_table import DELETABLE, DELETED, NoCapacityError, Worker
 from localcloud.api.project import LOCATION
 from localcloud.api.routing import Call, Route
@@ -47,7 +47,7 @@ class Nodes(Methods):
         If there is no capacity, no node is stored and the returned operation has failed.
         """
         zone = self._project.zone_of(call.names)
-        node_id = checked_node_id("nodeId", call.query.get("nodeId", ""))
+        node_id = checked_id("nodeId", call.query.get("nodeId", ""), NODE_ID)
         new_node = read_node(call.json(), zone, call.version)
         name = name_of("nodes", zone, node_id)
         with self._database.transaction():

@@ -12,7 +12,7 @@ from localcloud.api.catalog import PARENT
 from localcloud.api.clock import parse_timestamp, seconds_of
 from localcloud.api.errors import invalid
 from localcloud.api.message import Choice, Message, Repeated, StoredAs, read, select_fields
-from localcloud.api.node_message import NODES, checked, checked_node_id
+from localcloud.api.node_message import NODE_ID, NODES, checked, checked_id
 from localcloud.api.queued_resource_table import QueuedResource
 from localcloud.api.versions import Version
 
@@ -167,7 +167,7 @@ def requested_nodes(
 def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator[str]:
     slices = spec.get("multisliceParams")
     if slices is None:
-        yield checked_node_id(f"{path}.nodeId", spec.get("nodeId", ""))
+        yield checked_id(f"{path}.nodeId", spec.get("nodeId", ""), NODE_ID)
         return
     if "nodeId" in spec:
         raise invalid(f"{path}.nodeId", "set either nodeId or multisliceParams")
@@ -177,7 +177,8 @@ def _node_ids(spec: Mapping[str, Any], path: str, request_name: str) -> Iterator
         raise invalid(field, f"{field} is {count}; it must be greater than 1")
     prefix = slices.get("nodeIdPrefix", request_name)
     for number in range(count):
-        yield checked_node_id(f"{path}.multisliceParams.nodeIdPrefix", f"{prefix}-{number}")
+        field = f"{path}.multisliceParams.nodeIdPrefix"
+        yield checked_id(field, f"{prefix}-{number}", NODE_ID)
 
 
 def _scheduled(node: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:

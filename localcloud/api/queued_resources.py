@@ -7,7 +7,7 @@ from typing import Any
 from localcloud.api.catalog import name_of
 from localcloud.api.errors import already_exists, failed_precondition, invalid
 from localcloud.api.methods import Methods
-from localcloud.api.node_message import checked_request_name
+from localcloud.api.node_message import REQUEST_ID, checked_id
 from localcloud.api.node_table import Node
 from localcloud.api.project import LOCATION
 from localcloud.api.queued_resource_message import read_request, requested_nodes, validity, write
@@ -50,7 +50,7 @@ class QueuedResources(Methods):
         """
         zone = self._project.zone_of(call.names)
         field = "queuedResourceId"
-        request_name = checked_request_name(field, call.query.get(field, ""))
+        request_name = checked_id(field, call.query.get(field, ""), REQUEST_ID)
         body = read_request(call.json(), zone, call.version)
         valid = validity(body, time.time())
         name = name_of("queuedResources", zone, request_name)
