@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from localcloud.api.errors import ApiError, failed_precondition, invalid
@@ -33,10 +34,12 @@ class NodeChanges(Methods):
         simulate, perform = "simulateMaintenanceEvent", "performMaintenance"
         info, perform_one = "getMaintenanceInfo", "performMaintenanceQueuedResource"
         page = ("pageSize", "pageToken")
+        start = partial(self._switch, "start", "STOPPED", "STARTING", RUN)
+        stop = partial(self._switch, "stop", "READY", "STOPPING", OFF)
         return (
             Route("nodes.patch", "PATCH", node, self._patch, ("updateMask",)),
-            Route("nodes.start", "POST", f"{node}:start", self._start),
-            Route("nodes.stop", "POST", f"{node}:stop", self._stop),
+            Route("nodes.start", "POST", f"{node}:start", start),
+            Route("nodes.stop", "POST", f"{node}:stop", stop),
             Route(f"nodes.{simulate}", "POST", f"{alpha}:{simulate}", self._simulate_maintenance),
             Route(f"nodes.{perform}", "POST", f"{alpha}:{perform}", self._perform_maintenance),
             Route(f"queuedResources.{info}", "GET", f"{queued}:{info}", self._maintenance_info),
@@ -72,14 +75,8 @@ class NodeChanges(Methods):
         ended = self._operations.get(operation.zone, operation.operation_id) or operation
         return self._answer(call, ended)
 
-    def _stop(self, call: Call) -> Mapping[str, Any]:
-        return self._switch(call, "stop", "READY", "STOPPING", OFF)
-
-    def _start(self, call: Call) -> Mapping[str, Any]:
-        return self._switch(call, "start", "STOPPED", "STARTING", RUN)
-
     def _switch(
-        self, call: Call, verb: str, state: str, new_state: str, desired_state: str
+        self, verb: str, state: str, new_state: str, desired_state: str, call: Call
     ) -> Mapping[str, Any]:
         """Start or stop (``verb``) a node that has one worker; return the running operation."""
         call.json()

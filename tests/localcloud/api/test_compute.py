@@ -20,10 +20,10 @@ def routes(api):
     return [route for route in api.server.routes if route.name.startswith("compute.")]
 
 
-def test_every_compute_method_has_the_documented_verb_path_and_parameters(local_api):
+def test_every_compute_method_has_the_documented_verb_path_and_parameters(shared_api):
     documented = {method.name: method for method in google_schema.methods("compute")}
 
-    for route in routes(local_api):
+    for route in routes(shared_api):
         method = documented[route.name]
         path = re.sub(r"\{\w+\}", "x", route.template)
         assert method.verb == route.verb and method.pattern.fullmatch(path), route.name
@@ -124,16 +124,16 @@ def test_lists_have_pages_filters_and_an_order(compute):
         assert compute.refused("GET", DISKS, orderBy=order) == (400, "invalid")
 
 
-def test_errors_of_projects_resources_and_tokens_have_computes_format(local_api, compute):
-    foreign = local_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
-    without_token = requests.get(f"{local_api.endpoint}{HERE}", timeout=20).json()["error"]
+def test_errors_of_projects_resources_and_tokens_have_computes_format(shared_api, shared_compute):
+    foreign = shared_api.call("GET", "/compute/v1/projects/other/global/networks").json()["error"]
+    without_token = requests.get(f"{shared_api.endpoint}{HERE}", timeout=20).json()["error"]
 
     assert foreign["errors"][0]["reason"] == "forbidden"
     assert "compute.networks.list" in foreign["message"]
-    assert compute.refused("GET", "global/networks/none") == (404, "notFound")
-    assert compute.refused("GET", "global/nothing") == (404, "notFound")
-    assert compute.refused("GET", "zones/nowhere-a/disks") == (404, "notFound")
-    assert compute.refused("GET", "regions/nowhere/subnetworks") == (404, "notFound")
+    assert shared_compute.refused("GET", "global/networks/none") == (404, "notFound")
+    assert shared_compute.refused("GET", "global/nothing") == (404, "notFound")
+    assert shared_compute.refused("GET", "zones/nowhere-a/disks") == (404, "notFound")
+    assert shared_compute.refused("GET", "regions/nowhere/subnetworks") == (404, "notFound")
     assert (without_token["code"], without_token["errors"][0]["reason"]) == (401, "authError")
 
 
@@ -161,19 +161,19 @@ def test_an_outcome_fault_fails_an_operation_with_its_error_and_changes_nothing(
     assert compute.get(f"{DISKS}/one")["sizeGb"] == "10"
 
 
-def test_machine_types_and_their_chips_are_listed_for_one_or_all_zones(compute):
-    machine_type = compute.get(f"{MACHINES}/ct6e-standard-8t")
-    filtered = compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
-    everywhere = compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")["items"]
+def test_machine_types_and_their_chips_are_listed_for_one_or_all_zones(shared_compute):
+    machine_type = shared_compute.get(f"{MACHINES}/ct6e-standard-8t")
+    filtered = shared_compute.names(MACHINES, filter="name=ct6e-*", orderBy="name", maxResults=1)
+    everywhere = shared_compute.get("aggregated/machineTypes", filter="name=ct5p-hightpu-4t")
 
     chips = {"guestAcceleratorType": "ct6e", "guestAcceleratorCount": 8}
     assert machine_type["accelerators"] == [chips]
     assert (machine_type["guestCpus"], machine_type["memoryMb"]) == (360, 1440 * 1024)
     assert machine_type["zone"] == ZONE
     assert filtered == ["ct6e-standard-1t", "ct6e-standard-4t", "ct6e-standard-8t"]
-    (found,) = everywhere[f"zones/{ZONE}"]["machineTypes"]
+    (found,) = everywhere["items"][f"zones/{ZONE}"]["machineTypes"]
     assert found["name"] == "ct5p-hightpu-4t"
-    assert compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
+    assert shared_compute.refused("GET", f"{MACHINES}/floppy-1t") == (404, "notFound")
 
 
 def test_the_aggregated_list_of_subnetworks_is_grouped_by_region(compute):

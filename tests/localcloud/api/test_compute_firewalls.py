@@ -13,13 +13,13 @@ RULE = {"name": "ssh", "allowed": TCP}
 NETWORK = "projects/p/global/networks/default"
 
 
-def test_a_new_cloud_has_the_default_network_with_its_usual_rules(compute):
-    assert compute.names("global/networks") == ["default"]
-    assert compute.names(RULES) == [
+def test_a_new_cloud_has_the_default_network_with_its_usual_rules(shared_compute):
+    assert shared_compute.names("global/networks") == ["default"]
+    assert shared_compute.names(RULES) == [
         f"default-allow-{name}" for name in ("icmp", "internal", "rdp", "ssh")
     ]
-    subnet = compute.get("regions/us-central2/subnetworks/default")
-    internal = compute.get(f"{RULES}/default-allow-internal")
+    subnet = shared_compute.get("regions/us-central2/subnetworks/default")
+    internal = shared_compute.get(f"{RULES}/default-allow-internal")
     assert internal["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
 
 

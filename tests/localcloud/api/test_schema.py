@@ -26,8 +26,8 @@ NODE = {
 
 
 @pytest.mark.parametrize("api", ["v1", "v2", "v2alpha1"])
-def test_every_method_has_the_documented_name_verb_path_and_parameters(local_api, api):
-    routes = [route for route in local_api.server.routes if route.template.startswith(f"/{api}/")]
+def test_every_method_has_the_documented_name_verb_path_and_parameters(shared_api, api):
+    routes = [route for route in shared_api.server.routes if route.template.startswith(f"/{api}/")]
     # The local cloud has only the GET methods of v1.
     documented = [
         method for method in google_schema.methods(api) if api != "v1" or method.verb == "GET"
