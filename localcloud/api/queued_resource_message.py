@@ -75,17 +75,6 @@ TIERS = ("spot", "guaranteed", "bestEffort")
 # The longest run duration of Flex-start TPUs
 # (https://cloud.google.com/tpu/docs/queued-resources).
 LONGEST_FLEX_START_S = 7 * 86400
-# For each state: the field of QueuedResourceState with its details. WAITING_FOR_RESOURCES has none.
-_DATA = {
-    "ACCEPTED": "acceptedData",
-    "ACTIVE": "activeData",
-    "CREATING": "creatingData",
-    "DELETING": "deletingData",
-    "FAILED": "failedData",
-    "PROVISIONING": "provisioningData",
-    "SUSPENDED": "suspendedData",
-    "SUSPENDING": "suspendingData",
-}
 
 
 def read_request(value: Any, zone: str, version: Version) -> dict[str, Any]:
@@ -235,10 +224,10 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
 def stored(request: QueuedResource) -> dict[str, Any]:
     """Return a queued resource as an API message with the fields of all API versions."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
-    if (data := _DATA.get(request.state)) is not None:
-        state[data] = {}
-    if request.state == "FAILED":
-        state["failedData"] = {"error": request.error}
+    # Each state has a field with its details, such as ``activeData``, except one.
+    if request.state != "WAITING_FOR_RESOURCES":
+        details = {"error": request.error} if request.state == "FAILED" else {}
+        state[f"{request.state.lower()}Data"] = details
     return {
         "name": request.name,
         "createTime": request.create_time,
