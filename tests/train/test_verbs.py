@@ -149,24 +149,6 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
     np.testing.assert_allclose(loss_log(tmp_path / "parts"), losses, rtol=1e-5)
 
 
-def test_an_export_includes_trained_adapters(
-    run_verb: Verb, make_config: Callable[..., Config], tmp_path: Path, tree: dict[str, Any]
-):
-    run_verb("export", "--to", str(tmp_path))
-    before = load_file(tmp_path / "model.safetensors")
-    (tmp_path / "model.safetensors").rename(tmp_path / "base.safetensors")
-    changes = {"steps": 3, "lora": {"rank": 2}, "init_from": str(tmp_path / "base.safetensors")}
-    assert train_here(make_config(**changes), tmp_path / "run") == contract.DONE
-    (tmp_path / "lora.yml").write_text(yaml.safe_dump({**tree, **changes}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TPUFLEET_RUN_DIR", str(tmp_path / "run"))
-        assert main(["export", str(tmp_path / "lora.yml")]) == contract.DONE
-    after = load_file(tmp_path / "run" / "export" / "model.safetensors")
-    assert after.keys() == before.keys()
-    changed = {name for name in after if (after[name] != before[name]).any()}
-    assert changed == {"transformer.h.0.attn.c_attn.weight"}
-
-
 def test_a_llama_is_fine_tuned_with_adapters_evaluated_sampled_and_exported(
     make_config: Callable[..., Config],
     tmp_path: Path,
@@ -254,29 +236,9 @@ def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, 
     assert flops == 4 * matrices + 2 * learned + 12 * 12 * 768 * 1024
 
 
-@pytest.mark.parametrize(
-    ("device_kind", "teraflops"),
-    [
-        ("TPU v4", 275),
-        ("TPU v5 lite", 197),
-        ("TPU v5", 459),
-        ("TPU v6 lite", 918),
-        ("TPU7x", 2307 / 2),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA A100-PCIE-40GB", 312),
-        ("NVIDIA H200", 989),
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA H100 NVL", None),
-        ("NVIDIA H200 NVL", None),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
-        ("TPU v4 lite", None),
-        ("cpu", None),
-    ],
-)
-def test_a_device_kind_has_its_published_peak(device_kind: str, teraflops: float | None):
-    peak = mfu.PEAK_FLOPS.get(device_kind)
-    assert (peak and peak / 1e12) == teraflops
+def test_another_model_of_a_gpu_or_tpu_has_no_published_peak():
+    others = {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "TPU v4 lite"}
+    assert not others & mfu.PEAK_FLOPS.keys()
 
 
 @pytest.mark.parametrize("verb", ["run", "eval", "sample", "bench", "prepare", "export"])
