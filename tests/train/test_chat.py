@@ -111,9 +111,6 @@ def prepare_talk(tmp_path: Path, talk: Path) -> Callable[..., Path]:
 def test_only_answers_and_their_end_tokens_are_learned():
     assert learned_texts(CHATML, TALK) == [["the king<|im_end|>\n", " no \u4e16<|im_end|>\n"]]
     assert learned_texts(DEFAULT_TEMPLATE, TALK[1:3]) == [[" the king</s>"]]
-
-
-def test_joined_spans_equal_the_text_of_a_conversation():
     [spans] = template(CHATML).spans(TALK, "talk")
     text = "<s>" + "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
     assert "".join(span.text for span in spans) == text

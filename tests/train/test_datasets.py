@@ -45,16 +45,14 @@ def text_of(cfg: DataConfig) -> str:
     return tokenizer.decode(np.fromfile(directory / "train.bin", tokenizer.dtype))
 
 
-def test_rows_of_a_dataset_are_joined_in_order(cfg: DataConfig):
-    assert text_of(cfg) == "first\n\nsecond\n\n"
-
-
-def test_a_dataset_split_selects_the_text(cfg: DataConfig):
-    assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="test"))) == "third"
-
-
-def test_a_slice_of_a_split_selects_its_rows(cfg: DataConfig):
-    assert text_of(replace(cfg, dataset=replace(cfg.dataset, split="train[:1]"))) == "first"
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [("train", "first\n\nsecond\n\n"), ("test", "third"), ("train[:1]", "first")],
+)
+def test_rows_of_a_split_or_of_its_slice_are_joined_in_order(
+    cfg: DataConfig, split: str, text: str
+):
+    assert text_of(replace(cfg, dataset=replace(cfg.dataset, split=split))) == text
 
 
 def test_downloads_are_stored_beside_the_corpora(cfg: DataConfig, tmp_path: Path):

@@ -116,11 +116,13 @@ def run(
     )
 
 
-def test_weights_and_config_json_of_a_repository_are_downloaded(hub: str, tmp_path: Path):
-    done = run(OPEN, "owner/name", hub, tmp_path)
+def test_weights_and_config_json_of_a_revision_are_downloaded(hub: str, tmp_path: Path):
+    Hub.paths.clear()
+    done = run(OPEN, "owner/name@v2", hub, tmp_path)
     assert done.stdout.strip() == (
         "{'a': (3,)} {'model_type': 'llama'} ['config.json', 'model.safetensors']"
     ), done.stderr
+    assert "/api/models/owner/name/revision/v2" in Hub.paths
 
 
 def test_the_tokenizer_of_a_repository_is_downloaded(hub: str, tmp_path: Path):
@@ -199,15 +201,3 @@ def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-
-
-def test_an_unreachable_hub_is_not_a_config_error(tmp_path: Path):
-    error = run(OPEN, "owner/name", NOWHERE, tmp_path).stderr.strip().splitlines()[-1]
-    assert error.startswith("train.storage.UnavailableError: init_from: owner/name is no file or ")
-
-
-def test_a_revision_of_a_repository_is_downloaded(hub: str, tmp_path: Path):
-    Hub.paths.clear()
-    done = run(OPEN, "owner/name@v2", hub, tmp_path)
-    assert done.stdout.startswith("{'a': (3,)}"), done.stderr
-    assert "/api/models/owner/name/revision/v2" in Hub.paths

@@ -82,15 +82,6 @@ def test_pack_respects_the_capacity_and_needs_few_sequences(lengths: list[int], 
     assert len(filled) <= 11 / 9 * -(-sum(lengths) // capacity) + 1 or max(lengths) > capacity / 3
 
 
-@given(first=st.integers(0, 10**6), processes=st.sampled_from([1, 2, 4, 8]))
-def test_rows_of_all_processes_form_the_whole_packed_batch(
-    corpus: Corpus, first: int, processes: int
-):
-    share = len(corpus.rows(first)) // processes
-    rows = [corpus.rows(first, slice(i * share, (i + 1) * share)) for i in range(processes)]
-    np.testing.assert_array_equal(np.concatenate(rows), corpus.rows(first))
-
-
 def test_each_document_is_learned_once_per_epoch(corpus: Corpus, cfg: Config):
     [meta] = corpus.metas
     text = np.fromfile(prepare(cfg.data) / "train.bin", np.uint8)
@@ -338,10 +329,3 @@ def test_other_weights_change_the_fingerprint_of_a_mixture(mixed: Config):
 def test_contradictory_sources_are_refused_in_one_line(data: dict, error: str):
     with pytest.raises(ConfigError, match=f"^config: {error}"):
         build({"data": data})
-
-
-def test_batches_of_packed_documents_have_four_rows_per_sequence(
-    make_config: Callable[..., Config], cfg: Config
-):
-    assert step.batch_shape(cfg, 2, 1) == (2, 1, 8, 4, 49)
-    assert step.batch_shape(make_config(), 2, 1) == (2, 1, 8, 33)

