@@ -13,7 +13,7 @@ import pytest
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from tests.collections.local_client import fleet_options, later_request, store_record
-from tests.collections.role_templates import run_tasks
+from tests.collections.role_templates import local_play
 from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import LocalApi
 
