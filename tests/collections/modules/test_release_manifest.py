@@ -42,6 +42,12 @@ def stage_code(code: Path, target: Path) -> str:
     return release_id(stage(code, [], target))
 
 
+def git(folder, *arguments):
+    settings = ("user.name=a", "user.email=a@b", "protocol.file.allow=always")
+    options = [word for setting in settings for word in ("-c", setting)]
+    subprocess.run(["git", "-C", str(folder), *options, *arguments], check=True)
+
+
 def swap(path: Path) -> Path:
     path.unlink()
     return path
@@ -101,28 +107,15 @@ def test_files_with_any_names_are_staged_and_installed(tmp_path_factory, names):
     }
 
 
-def test_files_that_git_ignores_are_not_part_of_the_code(tmp_path):
+def test_files_that_git_ignores_and_deleted_tracked_files_are_not_part_of_the_code(tmp_path):
     code = write_code(tmp_path / "code")
-    subprocess.run(["git", "init", "-q", str(code)], check=True)
+    git(code, "init", "-q")
+    git(code, "add", ".")
     (code / ".gitignore").write_text(".env\n")
     (code / ".env").write_text("TOKEN=1\n")
-
-    assert list_code(code) == [".gitignore", "latest", "run.sh", "train/main.py"]
-
-
-def test_a_deleted_tracked_file_is_not_part_of_the_code(tmp_path):
-    code = write_code(tmp_path / "code")
-    subprocess.run(["git", "init", "-q", str(code)], check=True)
-    subprocess.run(["git", "-C", str(code), "add", "."], check=True)
     (code / "run.sh").unlink()
 
-    assert list_code(code) == ["latest", "train/main.py"]
-
-
-def git(folder, *arguments):
-    settings = ("user.name=a", "user.email=a@b", "protocol.file.allow=always")
-    options = [word for setting in settings for word in ("-c", setting)]
-    subprocess.run(["git", "-C", str(folder), *options, *arguments], check=True)
+    assert list_code(code) == [".gitignore", "latest", "train/main.py"]
 
 
 def test_a_submodule_is_part_of_the_code_and_must_be_initialized(tmp_path):
@@ -172,7 +165,7 @@ def test_a_link_out_of_the_tree_is_refused_by_name(tmp_path, target):
 
 def test_files_of_tpufleet_itself_are_listed_even_if_git_ignores_them(tmp_path):
     code = write_code(tmp_path / "code")
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("code\n")
 
     assert list_code(code, is_own=True) == ["latest", "run.sh", "train/main.py"]
