@@ -91,15 +91,12 @@ def test_an_error_about_the_environment_shows_no_value():
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        (True, "all"),
-        ("false", "none"),
-        ("newest", "newest"),
-        ("All", "all"),
+        *((choice, choice) for choice in ("none", "newest", "all")),
         # Without the option, the value is the inventory's variable ``checkpoints``, a location.
         ("gs://mine/checkpoints", "none"),
     ],
 )
-def test_the_option_checkpoints_accepts_several_forms(option, expected):
+def test_the_option_checkpoints_names_what_to_copy_and_a_location_copies_nothing(option, expected):
     assert typed_values.checkpoint_choice(option) == expected
 
 

@@ -77,19 +77,15 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
 
 
 def checkpoint_choice(value: Any) -> str:
-    """Parse ``-e checkpoints=`` of fetch.yml: ``none`` (or false), ``newest`` or ``all`` (or true).
+    """Check ``-e checkpoints=`` of fetch.yml: ``none``, ``newest`` or ``all``.
 
-    A path or URI also means ``none``: without ``-e checkpoints=``, the value is that of the
+    A path or URI means ``none``, too: without ``-e checkpoints=``, the value is that of the
     inventory's variable of the same name, which says where launches save checkpoints.
     Raises AnsibleFilterError.
     """
-    text = str(value).strip().lower()
-    if "/" in text:
-        return "none"
-    known = {"true": "all", "yes": "all", "1": "all", "false": "none", "no": "none", "0": "none"}
-    choice = known.get(text, text)
+    choice = "none" if "/" in str(value) else value
     if choice not in ("none", "newest", "all"):
         raise AnsibleFilterError(
-            f"checkpoints: expected newest or all ({text}). Fix: -e checkpoints=newest"
+            f"checkpoints: expected newest or all ({value}). Fix: -e checkpoints=newest"
         )
     return choice
