@@ -264,12 +264,12 @@ class ActionModule(ActionBase):
             )
         if not record.is_wanted:
             raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
-        verify_release(Path(options["code"]))
-        _, release = staged(options["code"], options["code_paths"])
-        if release != record.launch.release:
+        code = Path(options["code"])
+        verify_release(code)
+        if code.name != record.launch.release:
             raise RunError(
-                f"{options['code']} has release {release}, but run {run} was launched with release "
-                f"{record.launch.release}. Relaunch it with its own release: "
+                f"{code} is not the release that run {run} was launched with "
+                f"({record.launch.release}). Relaunch the run with its own release: "
                 f"ansible-playbook playbooks/restart.yml -e run={run}"
             )
         placements = place_processes(workers, run)
