@@ -231,6 +231,7 @@ def test_a_run_with_an_unusable_record_can_be_stopped_with_a_warning(store, tmp_
         ("running", 2, "done", "running"),
         ("stopped", 3, "done", "done"),
         ("stopped", 2, "done", "stopped"),
+        ("stopped", 0, "stopped", "stopped"),
         ("stopped", 0, "running", "running"),
         ("done", 0, "stopped", "done"),
     ],
