@@ -48,9 +48,11 @@ def delete_request(client):
     ensure_not_requested(client, ZONE, "demo", ChangeOptions())
 
 
+STORED_DISK = StoredDisk(ZONE, "corpus", "1", 50, "READY", DESCRIPTION_PREFIX)
+
+
 def delete_disk(client):
-    stored = StoredDisk(ZONE, "corpus", "1", 50, "READY", DESCRIPTION_PREFIX)
-    ensure_disk_absent(client.compute, stored, timeout=600)
+    ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions())
 
 
 @pytest.mark.parametrize("deletion", NOT_DONE)
@@ -137,3 +139,12 @@ def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scri
         ensure_absent(client, ZONE, "demo", ChangeOptions(timeout=3600))
 
     assert deletions(scripted) == TRIES
+
+
+def test_a_disk_that_was_not_confirmed_is_not_deleted(client, scripted):
+    scripted.handler = lambda _: Reply(DISK)
+
+    with pytest.raises(errors.Different, match="created after the list that you confirmed"):
+        ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions(confirmed=()))
+
+    assert set(scripted.methods()) == {"GET"}

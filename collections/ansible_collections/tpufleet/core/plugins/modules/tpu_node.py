@@ -129,11 +129,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.changes import ChangeOptions
+from ..module_utils.cloud.changes import ChangeOptions, Outcome
 from ..module_utils.cloud.errors import QuotaError
 from ..module_utils.cloud.host_keys import KnownHostsFile, published_keys, remember_host_keys
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
-from ..module_utils.cloud.node_diff import NodeOutcome, status_of
+from ..module_utils.cloud.node_diff import status_of
 from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec
 from ..module_utils.cloud.node_state import ensure_absent, ensure_power, ensure_present
 from ..module_utils.cloud.nodes import Node
@@ -162,7 +162,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     return outcome.result() | node_result
 
 
-def _create(module: AnsibleModule, api: TpuApi) -> NodeOutcome:
+def _create(module: AnsibleModule, api: TpuApi) -> Outcome:
     params = module.params
     spec = NodeSpec.of_options(params)
     try:

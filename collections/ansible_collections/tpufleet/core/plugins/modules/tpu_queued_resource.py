@@ -139,13 +139,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.cloud.changes import ChangeOptions
+from ..module_utils.cloud.changes import ChangeOptions, Outcome
 from ..module_utils.cloud.errors import InvalidRequest, QuotaError
 from ..module_utils.cloud.module import NAMED_OPTIONS, REQUIRED_TO_CREATE, run_cloud_module
 from ..module_utils.cloud.names import SCHEDULING_FLAGS
 from ..module_utils.cloud.node_spec import NODE_OPTIONS, NodeSpec, parse_duration
 from ..module_utils.cloud.queue_state import (
-    QueuedOutcome,
     ensure_not_requested,
     ensure_requested,
     list_zone,
@@ -167,7 +166,7 @@ def _run(module: AnsibleModule, api: TpuApi) -> dict[str, Any]:
     return outcome.result() | {"request": request.compared_fields() | status}
 
 
-def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
+def _delete(module: AnsibleModule, api: TpuApi) -> Outcome:
     params = module.params
     try:
         return ensure_not_requested(
@@ -183,7 +182,7 @@ def _delete(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
         raise InvalidRequest(f"{error}. To delete its TPUs, too, set force: true") from None
 
 
-def _create(module: AnsibleModule, api: TpuApi) -> QueuedOutcome:
+def _create(module: AnsibleModule, api: TpuApi) -> Outcome:
     params = module.params
     spec = _spec(params)
     options = ChangeOptions(

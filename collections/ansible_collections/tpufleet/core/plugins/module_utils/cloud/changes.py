@@ -50,12 +50,21 @@ class ChangeOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A change that was made (in check mode: planned); ``before`` and ``after`` are its diff."""
+    """A change that was made (in check mode: planned); ``before`` and ``after`` are its diff.
+
+    ``node`` is the TPU after a change of a TPU; in check mode, it is the TPU before the change.
+    ``replaced`` is the old TPU that the change deleted and recreated. It is None if there was no
+    such TPU, or if the old TPU was preempted. ``request`` is the queued resource after a change of
+    a queued resource; None if there is none.
+    """
 
     changed: bool
     msg: str
     before: Mapping[str, Any]
     after: Mapping[str, Any]
+    node: Node | None = None
+    replaced: Node | None = None
+    request: QueuedResource | None = None
 
     def result(self) -> dict[str, Any]:
         """Return the outcome as fields of a module's result: ``changed``, ``msg`` and ``diff``."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .deletion import CurrentResource, delete_exactly
+from .changes import ChangeOptions, Outcome
+from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .fields import Fields
 from .names import Disk, ZonalResource
 from .shapes import generation_of
@@ -207,23 +208,19 @@ def owned_disks(
     ]
 
 
-def ensure_disk_absent(
-    compute: ComputeApi, disk: StoredDisk, *, timeout: float, check: bool = False
-) -> str:
-    """Delete this disk, but no later disk of the same name; return the result message.
+def ensure_disk_absent(compute: ComputeApi, disk: StoredDisk, options: ChangeOptions) -> Outcome:
+    """Delete this disk, but no later disk of the same name.
 
-    Raises CloudError, for example if the disk is in use; Different if it was recreated.
+    Raises CloudError, for example if the disk is in use; Different if it is not confirmed or was
+    recreated.
     """
     current = read_disk(compute, disk.zone, disk.name)
     if current is None:
-        return f"the disk {disk.where} does not exist"
-    if current.key != disk.key:
-        raise errors.Different(
-            f"the disk {disk.where} is not deleted, because it was recreated after the list "
-            "that you confirmed. To delete it, run the playbook again"
-        )
-    if check:
-        return f"the disk {disk.where} would be deleted"
+        return Outcome(False, f"the disk {disk.where} does not exist", {}, {})
+    confirmed = {disk.key} if options.confirmed is None else options.confirmed
+    check_confirmed(f"the disk {disk.where}", current.key, confirmed)
+    if options.check:
+        return Outcome(True, f"the disk {disk.where} would be deleted", disk.described(), {})
 
     def read() -> CurrentResource | None:
         current = read_disk(compute, disk.zone, disk.name)
@@ -233,8 +230,8 @@ def ensure_disk_absent(
         compute,
         f"delete the disk {disk.where}",
         disk.id,
-        compute.polling.deadline_in(timeout),
+        compute.polling.deadline_in(options.timeout),
         read=read,
         delete=lambda: compute.delete_disk(disk.zone, disk.name),
     )
-    return f"the disk {disk.where} is deleted"
+    return Outcome(True, f"the disk {disk.where} is deleted", disk.described(), {})

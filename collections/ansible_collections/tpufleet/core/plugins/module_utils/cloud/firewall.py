@@ -263,7 +263,7 @@ def ensure_rules(
         state = ("would be" if check else "are") + (" configured" if desired else " deleted")
     msg = f"the firewall rules {name}-* {state}"
     warnings = tuple(_warnings(all_rules, desired, fleet, api.settings.project))
-    return FirewallOutcome(changed, msg, before, after, warnings)
+    return FirewallOutcome(changed, msg, before, after, warnings=warnings)
 
 
 def _to_recreate(

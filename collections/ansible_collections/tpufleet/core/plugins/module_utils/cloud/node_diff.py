@@ -28,19 +28,6 @@ _PLAIN_FACTS = (
 
 
 @dataclass(frozen=True)
-class NodeOutcome(Outcome):
-    """Outcome of a change to a TPU.
-
-    ``node`` is the TPU after the change; in check mode, it is the TPU before the change.
-    ``replaced`` is the old TPU that the change deleted and recreated. It is None if there was no
-    such TPU, or if the old TPU was preempted.
-    """
-
-    node: Node | None = None
-    replaced: Node | None = None
-
-
-@dataclass(frozen=True)
 class Differences:
     """Differences between a TPU and its spec.
 
@@ -133,7 +120,7 @@ def outcome_of(
     after: Node | None = None,
     *,
     created: bool = False,
-) -> NodeOutcome:
+) -> Outcome:
     """Return the result of a change to a TPU, with an Ansible diff of ``before`` and the spec.
 
     ``changed`` tells whether anything changes, and ``after`` is the TPU after the change, None in
@@ -158,7 +145,7 @@ def outcome_of(
         verb = "is recreated" if before else "is created"
     elif changed:
         verb = "is changed"
-    return NodeOutcome(changed, f"TPU {spec.where} {verb}", observed, planned, after or before)
+    return Outcome(changed, f"TPU {spec.where} {verb}", observed, planned, after or before)
 
 
 def _merged_metadata(existing: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str]:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import errors
-from .changes import ChangeOptions
+from .changes import ChangeOptions, Outcome
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
-from .node_diff import Differences, NodeOutcome, compare, facts_of, outcome_of
+from .node_diff import Differences, compare, facts_of, outcome_of
 from .nodes import Node, parse_node
 from .refusals import explain_refusal
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> NodeOutcome:
+def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> Outcome:
     """Create or change a TPU, and wait until it is READY and matches its spec.
 
     Raises CloudError; Different if an immutable field differs and ``options.recreate`` is false.
@@ -32,7 +32,7 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> NodeO
     deadline = api.polling.deadline_in(options.timeout)
     node = read_node(api, spec.zone, spec.name)
 
-    def create() -> NodeOutcome:
+    def create() -> Outcome:
         created = None
         if not options.check:
             if node:
@@ -80,19 +80,19 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> NodeO
     return outcome_of(spec, ready, True, _wait_ready(api, spec, deadline, progress))
 
 
-def ensure_absent(api: TpuApi, zone: str, name: str, options: ChangeOptions) -> NodeOutcome:
+def ensure_absent(api: TpuApi, zone: str, name: str, options: ChangeOptions) -> Outcome:
     """Delete the TPU that is called ``name`` now, but no later TPU of the same name.
 
     Raises CloudError; Different if the TPU is not one of ``options.confirmed``.
     """
     node = read_node(api, zone, name)
     if node is None:
-        return NodeOutcome(False, f"TPU {name} ({zone}) does not exist", {}, {})
+        return Outcome(False, f"TPU {name} ({zone}) does not exist", {}, {})
     check_confirmed(f"TPU {node.where}", node.key, options.confirmed)
     if not options.check:
         _delete(api, node, api.polling.deadline_in(options.timeout), options)
     msg = f"TPU {node.where} {'would be' if options.check else 'is'} deleted"
-    return NodeOutcome(True, msg, facts_of(node), {}, node)
+    return Outcome(True, msg, facts_of(node), {}, node)
 
 
 def ensure_power(
@@ -104,7 +104,7 @@ def ensure_power(
     timeout: float,
     node_id: str = "",
     check: bool = False,
-) -> NodeOutcome:
+) -> Outcome:
     """Start an existing TPU and wait until it is READY, or stop it and wait until it is STOPPED.
 
     ``started`` is the desired state, ``timeout`` is in seconds. With ``check``, nothing is changed.
@@ -128,7 +128,7 @@ def ensure_power(
     before = {"name": name, "zone": zone, "state": node.state}
     after = before | {"state": goal}
     if node.state == goal or check:
-        return NodeOutcome(node.state != goal, f"{action}: it is {node.state}", before, after, node)
+        return Outcome(node.state != goal, f"{action}: it is {node.state}", before, after, node)
     pauses, requested = 0, False
     while node.state != goal:
         if node.is_lost:
@@ -148,7 +148,7 @@ def ensure_power(
             api.polling.pause(action, pauses, deadline)
             pauses += 1
     change = "is started" if started else "is stopped"
-    return NodeOutcome(requested, f"TPU {node.where} {change}", before, after, node)
+    return Outcome(requested, f"TPU {node.where} {change}", before, after, node)
 
 
 def read_node(api: TpuApi, zone: str, name: str) -> Node | None:

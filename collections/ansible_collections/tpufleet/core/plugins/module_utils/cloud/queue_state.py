@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +22,13 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class QueuedOutcome(Outcome):
-    """Outcome of a change to a queued resource.
-
-    ``request`` is the queued resource; None if there was none and none was created.
-    """
-
-    request: QueuedResource | None = None
-
-
 def ensure_requested(
     api: TpuApi,
     spec: QueuedResourceSpec,
     options: ChangeOptions,
     *,
     wait: bool = True,
-) -> QueuedOutcome:
+) -> Outcome:
     """Create a queued resource; with ``wait``, wait until its TPUs exist (ACTIVE).
 
     A queued resource of the same name that is FAILED, SUSPENDED or SUSPENDING is deleted first,
@@ -72,7 +62,7 @@ def ensure_requested(
         if wait and not options.check:
             request = _wait_active(api, request, deadline, progress)
         msg = f"queued resource {request.where} is {request.state}"
-        return QueuedOutcome(False, msg, before, before, request)
+        return Outcome(False, msg, before, before, request=request)
     if request and not request.is_being_deleted and not options.replaces_lost:
         raise errors.Different(
             f"queued resource {request.where} is {request.state}, and Google does not try it again"
@@ -81,7 +71,7 @@ def ensure_requested(
         )
     if options.check:
         msg = f"queued resource {spec.where} would be created"
-        return QueuedOutcome(True, msg, before, spec.compared_fields(), request)
+        return Outcome(True, msg, before, spec.compared_fields(), request=request)
     if request:
         _delete(api, request, deadline, False, progress)
     ensure_disks(api.compute, spec.tpu, deadline=deadline, progress=progress)
@@ -97,7 +87,7 @@ def ensure_requested(
     if wait:
         created = _wait_active(api, created, deadline, progress)
     msg = f"queued resource {spec.where} is created and {created.state}"
-    return QueuedOutcome(True, msg, before, spec.compared_fields(), created)
+    return Outcome(True, msg, before, spec.compared_fields(), request=created)
 
 
 def ensure_not_requested(
@@ -107,20 +97,20 @@ def ensure_not_requested(
     options: ChangeOptions,
     *,
     force: bool = False,
-) -> QueuedOutcome:
+) -> Outcome:
     """Delete the queued resource that is called ``name`` now; with ``force``, also its TPUs.
 
     Raises CloudError; Different if the queued resource is not one of ``options.confirmed``.
     """
     request = _read(api, zone, name)
     if request is None:
-        return QueuedOutcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
+        return Outcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
     check_confirmed(f"queued resource {request.where}", request.key, options.confirmed)
     if not options.check:
         deadline = api.polling.deadline_in(options.timeout)
         _delete(api, request, deadline, force, partial(options.report, name))
     msg = f"queued resource {request.where} {'would be' if options.check else 'is'} deleted"
-    return QueuedOutcome(True, msg, request.compared_fields(), {}, request)
+    return Outcome(True, msg, request.compared_fields(), {}, request=request)
 
 
 def wait_for_suspension(api: TpuApi, lost: Node, options: ChangeOptions) -> None:

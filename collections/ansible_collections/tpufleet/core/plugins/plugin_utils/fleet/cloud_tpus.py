@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...module_utils.cloud.disks import attachable
 from ...module_utils.cloud.errors import CloudError, Different, InvalidRequest
 from ...module_utils.cloud.host_keys import KnownHost, published_keys
-from ...module_utils.cloud.node_diff import NodeOutcome, compare, outcome_of
+from ...module_utils.cloud.node_diff import compare, outcome_of
 from ...module_utils.cloud.node_state import ensure_absent, ensure_present, read_node
 from ...module_utils.cloud.nodes import Node, parse_node
 from ...module_utils.cloud.queue_state import (
@@ -71,7 +71,7 @@ class CloudTpus:
 
     def create(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
-    ) -> NodeOutcome:
+    ) -> Outcome:
         """Create or change a TPU; create it by a queued resource if ``tpu.queued`` is set."""
         if tpu.queued and present and present.is_being_deleted:
             # Google is already deleting this TPU, so ensure_absent only waits until it is gone.
@@ -90,7 +90,7 @@ class CloudTpus:
 
     def _create_queued(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
-    ) -> NodeOutcome:
+    ) -> Outcome:
         """Create a missing or preempted TPU by a queued resource, and wait until it is READY."""
         request, request_options = _request_for(tpu, spec), options
         if present:
@@ -123,7 +123,7 @@ class CloudTpus:
 
     def _recreate_with_request(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node, options: ChangeOptions
-    ) -> NodeOutcome:
+    ) -> Outcome:
         """Delete a TPU and the queued resource that created it, and create the TPU again."""
         options.check_owner(present)
         if present.multislice:
@@ -140,7 +140,7 @@ class CloudTpus:
         outcome = outcome_of(spec, present, True, after, created=True)
         return replace(outcome, replaced=None if present.is_lost else present)
 
-    def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
+    def delete(self, node: Node, options: ChangeOptions) -> Outcome:
         """Delete a TPU, and its queued resource if that created no other TPU."""
         request = None if options.check else queued_resource_of(self._api, node)
         outcome = ensure_absent(self._api, node.zone, node.name, _confirming(node.key, options))

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud import errors
-from ...module_utils.cloud.changes import ChangeOptions
+from ...module_utils.cloud.changes import ChangeOptions, Outcome
 from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
-from ...module_utils.cloud.node_diff import NodeOutcome, status_of
+from ...module_utils.cloud.node_diff import status_of
 from ...module_utils.cloud.quota import QuotaExplainer
 from .source import Source, list_nodes
 
@@ -96,15 +96,7 @@ def delete_requests(
     """Delete queued resources that have no TPUs."""
 
     def delete_one(request: QueuedResource) -> Result:
-        outcome = source.delete_queued(request, options)
-        return Result(
-            request.name,
-            request.zone,
-            outcome.changed,
-            outcome.msg,
-            before=outcome.before,
-            after=outcome.after,
-        )
+        return _result(request.name, request.zone, source.delete_queued(request, options))
 
     return _in_parallel(delete_one, [(request.name, request.zone, request) for request in requests])
 
@@ -112,14 +104,10 @@ def delete_requests(
 def delete_disks(
     source: Source, disks: Sequence[StoredDisk], options: ChangeOptions
 ) -> list[Result]:
-    """Delete data disks; keep a disk if the user was asked and did not confirm its deletion."""
+    """Delete data disks."""
 
     def delete_one(disk: StoredDisk) -> Result:
-        if options.confirmed is not None and disk.key not in options.confirmed:
-            msg = f"the disk {disk.name} is not deleted, because you did not confirm it"
-            return Result(disk.name, disk.zone, changed=False, msg=msg)
-        msg = ensure_disk_absent(source.compute, disk, timeout=options.timeout, check=options.check)
-        return Result(disk.name, disk.zone, changed=True, msg=msg, before=disk.described())
+        return _result(disk.name, disk.zone, ensure_disk_absent(source.compute, disk, options))
 
     return _in_parallel(delete_one, [(disk.name, disk.zone, disk) for disk in disks])
 
@@ -184,7 +172,7 @@ def _forget(node: Node, options: ChangeOptions) -> None:
         KnownHostsFile(options.known_hosts_file).forget(node.key)
 
 
-def _result(name: str, zone: str, outcome: NodeOutcome) -> Result:
+def _result(name: str, zone: str, outcome: Outcome) -> Result:
     return Result(
         name,
         zone,

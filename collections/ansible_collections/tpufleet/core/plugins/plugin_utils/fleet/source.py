@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.errors import CloudError
     from ...module_utils.cloud.host_keys import KnownHost
     from ...module_utils.cloud.http import Polling
-    from ...module_utils.cloud.node_diff import NodeOutcome
     from ...module_utils.cloud.node_spec import NodeSpec
     from ...module_utils.cloud.nodes import Node
     from ...module_utils.cloud.queued_resource import QueuedResource
@@ -57,14 +56,14 @@ class Source(Protocol):
 
     def create(
         self, tpu: FleetEntry, spec: NodeSpec, present: Node | None, options: ChangeOptions
-    ) -> NodeOutcome:
+    ) -> Outcome:
         """Create or change a TPU, and wait until it is READY.
 
         ``tpu`` is the entry of the fleet file, ``spec`` its spec for the zone to use. ``present``
         is the existing TPU of this name, as list() returned it; None if there was none.
         """
 
-    def delete(self, node: Node, options: ChangeOptions) -> NodeOutcome:
+    def delete(self, node: Node, options: ChangeOptions) -> Outcome:
         """Delete this TPU, never a later TPU of the same name.
 
         Also deletes the queued resource that created the TPU, if it created no other TPU.
