@@ -115,7 +115,8 @@ def test_keys_that_are_published_late_are_waited_for(client, scripted, tmp_path)
 def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
     scripted.handler = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")
-    assert remembered(client, file) == [1]
+    [warning] = remembered(client, file)
+    assert warning == "worker 1 of TPU demo (us-central2-b) published no ssh host keys"
 
 
 def test_a_missing_permission_to_read_keys_is_an_error(client, scripted, tmp_path):

@@ -183,8 +183,8 @@ def _update_known_hosts(module: AnsibleModule, api: TpuApi, node: Node) -> None:
         KnownHostsFile(file).forget(node.key)
     elif state == "present":
         read_keys = partial(published_keys, api, node, with_names=True)
-        for worker in remember_host_keys(read_keys, node, file, api.polling):
-            module.warn(f"worker {worker} of TPU {node.where} published no ssh host keys")
+        for warning in remember_host_keys(read_keys, node, file, api.polling):
+            module.warn(warning)
 
 
 def main() -> None:

@@ -65,6 +65,7 @@ class Outcome:
     node: Node | None = None
     replaced: Node | None = None
     request: QueuedResource | None = None
+    warnings: tuple[str, ...] = ()
 
     def result(self) -> dict[str, Any]:
         """Return the outcome as fields of a module's result: ``changed``, ``msg`` and ``diff``."""

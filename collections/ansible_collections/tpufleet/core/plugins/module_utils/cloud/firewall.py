@@ -98,13 +98,6 @@ class Rule:
         }
 
 
-@dataclass(frozen=True)
-class FirewallOutcome(Outcome):
-    """Outcome of a change to a fleet's firewall rules."""
-
-    warnings: tuple[str, ...] = ()
-
-
 def desired_rules(
     name: str,
     network: str,
@@ -225,7 +218,7 @@ def ensure_rules(
     timeout: float,
     check: bool = False,
     recreate: bool = False,
-) -> FirewallOutcome:
+) -> Outcome:
     """Create, change and delete the fleet's rules until they match ``desired``.
 
     ``name`` is the beginning of the rules' names, ``fleet`` is the fleet's name, and ``timeout`` is
@@ -263,7 +256,7 @@ def ensure_rules(
         state = ("would be" if check else "are") + (" configured" if desired else " deleted")
     msg = f"the firewall rules {name}-* {state}"
     warnings = tuple(_warnings(all_rules, desired, fleet, api.settings.project))
-    return FirewallOutcome(changed, msg, before, after, warnings=warnings)
+    return Outcome(changed, msg, before, after, warnings=warnings)
 
 
 def _to_recreate(

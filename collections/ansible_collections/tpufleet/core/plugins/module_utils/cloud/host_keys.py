@@ -208,8 +208,8 @@ def remember_host_keys(
     known_hosts_file: str,
     polling: Polling,
     progress: Callable[[str], None] = lambda _text: None,
-) -> list[int]:
-    """Wait for the workers' host keys and store them; return the indices of workers without keys.
+) -> list[str]:
+    """Store the workers' host keys once they are published; return warnings about missing keys.
 
     Args:
         read_keys: returns the keys published so far. It is called repeatedly, also after it has
@@ -232,7 +232,10 @@ def remember_host_keys(
         try:
             polling.pause("read the host keys", pauses, deadline)
         except DeadlineExceeded:
-            return missing
+            return [
+                f"worker {worker} of TPU {node.where} published no ssh host keys"
+                for worker in missing
+            ]
 
 
 def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:

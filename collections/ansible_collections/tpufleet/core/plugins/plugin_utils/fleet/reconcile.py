@@ -155,16 +155,14 @@ def _existing_zone_first(specs: Sequence[NodeSpec], present: Node | None) -> lis
 def _remember_keys(source: Source, node: Node | None, options: ChangeOptions) -> tuple[str, ...]:
     if node is None or not options.known_hosts_file or options.check:
         return ()
-    missing = remember_host_keys(
+    warnings = remember_host_keys(
         lambda: source.host_keys(node, with_names=True),
         node,
         options.known_hosts_file,
         source.polling,
         partial(options.report, node.name),
     )
-    return tuple(
-        f"worker {worker} of TPU {node.where} published no ssh host keys" for worker in missing
-    )
+    return tuple(warnings)
 
 
 def _forget(node: Node, options: ChangeOptions) -> None:
