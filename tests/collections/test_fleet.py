@@ -177,8 +177,8 @@ def test_a_queued_tpu_that_was_preempted_or_deleted_is_requested_again(api, loca
     first = make_queued_ready(api)
     lose(local_api)
     second = make_queued_ready(api)
-    assert second.node["state"] == "READY"
-    assert second.node["id"] != first.node["id"]
+    assert second.node.state == "READY"
+    assert second.node.id != first.node.id
 
 
 class SlowMachines(MachinesInMemory):
@@ -219,7 +219,7 @@ def test_a_preempted_tpu_is_requested_again_even_while_its_request_is_still_acti
     preemption.join()
     local_api.halt()
     assert (seen[0], seen[-1]) == ("PREEMPTED", "READY")
-    assert second.node["id"] != first.node["id"]
+    assert second.node.id != first.node.id
 
 
 def test_the_wait_for_a_request_to_become_suspended_ends_at_the_timeout(client, scripted):
@@ -254,10 +254,10 @@ def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, request
     first = make_queued_ready(api)
     (before,) = api.list_queued_resources()
 
-    second = make_queued_ready(api, entry, recreate=True, confirmed=frozenset({first.node["id"]}))
+    second = make_queued_ready(api, entry, recreate=True, confirmed=frozenset({first.node.id}))
 
-    assert second.node["accelerator_type"] == "v4-16"
-    assert second.replaced.id == first.node["id"]
+    assert second.node.accelerator_type == "v4-16"
+    assert second.replaced.id == first.node.id
     after = api.list_queued_resources()
     assert len(after) == requests
     assert before["createTime"] not in [resource["createTime"] for resource in after]
@@ -272,7 +272,7 @@ def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_a
     result = make_queued(api, BIGGER, **options)
 
     assert result.reason == "different"
-    assert local_api.node("demo")["id"] == first.node["id"]
+    assert local_api.node("demo")["id"] == first.node.id
     assert len(api.list_queued_resources()) == 1
 
 
@@ -282,7 +282,7 @@ def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
     result = make_queued_ready(api, BIGGER, recreate=True, check=True)
 
     assert (result.changed, result.after["accelerator_type"]) == (True, "v4-16")
-    assert local_api.node("demo")["id"] == first.node["id"]
+    assert local_api.node("demo")["id"] == first.node.id
 
 
 def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
@@ -308,7 +308,7 @@ def test_a_queued_tpu_that_is_being_deleted_is_requested_again(tmp_path):
 
     existing = local_api.node("demo")
     local_api.halt()
-    assert second.node["id"] != first.node["id"]
+    assert second.node.id != first.node.id
     assert existing["queuedResource"].endswith("/queuedResources/demo")
 
 

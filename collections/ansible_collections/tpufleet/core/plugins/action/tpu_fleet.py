@@ -18,6 +18,7 @@ from ..module_utils.cloud.disks import attachable, missing_disks, owned_disks
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..module_utils.cloud.names import KEYS_ENTRY
+from ..module_utils.cloud.node_diff import status_of
 from ..module_utils.cloud.node_spec import OS_LOGIN_ENTRY, NodeSpec
 from ..module_utils.cloud.nodes import Node
 from ..module_utils.cloud.queued_resource import QueuedResource
@@ -374,7 +375,7 @@ def _result(results: Sequence[reconcile.Result]) -> dict[str, Any]:
                 "failed": result.failed,
                 "reason": result.reason,
                 "msg": result.msg,
-                "node": dict(result.node),
+                "node": status_of(result.node) if result.node else {},
             }
             for result in results
         ],

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.changes import ChangeOptions, Outcome
 from ...module_utils.cloud.disks import StoredDisk, ensure_disk_absent
 from ...module_utils.cloud.host_keys import KnownHostsFile, remember_host_keys
-from ...module_utils.cloud.node_diff import status_of
 from ...module_utils.cloud.quota import QuotaExplainer
 from .source import Source, list_nodes
 
@@ -27,29 +26,16 @@ MAX_PARALLEL = 16
 _LONGEST_PAUSE = 12
 
 
-@dataclass(frozen=True)
-class Result:
-    """Result for one TPU, queued resource or disk.
+@dataclass(frozen=True, kw_only=True)
+class Result(Outcome):
+    """Outcome of the change of one TPU, queued resource or disk.
 
-    Args:
-        msg: what was changed, or the error.
-        node: the TPU after the change, empty for other resources.
-        before: the old values of what changed, for ``--diff``.
-        after: the new values of what changed, for ``--diff``.
-        reason: the code of the error; empty if the change succeeded.
-        replaced: the TPU that was deleted to recreate it.
+    If the change failed, ``msg`` is the error, and ``reason`` is its code.
     """
 
     name: str
     zone: str
-    changed: bool
-    msg: str
-    node: Mapping[str, Any] = field(default_factory=dict)
-    before: Mapping[str, Any] = field(default_factory=dict)
-    after: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
     reason: str = ""
-    replaced: Node | None = None
 
     @property
     def failed(self) -> bool:
@@ -171,16 +157,7 @@ def _forget(node: Node, options: ChangeOptions) -> None:
 
 
 def _result(name: str, zone: str, outcome: Outcome) -> Result:
-    return Result(
-        name,
-        zone,
-        outcome.changed,
-        outcome.msg,
-        node=status_of(outcome.node) if outcome.node else {},
-        before=outcome.before,
-        after=outcome.after,
-        replaced=outcome.replaced,
-    )
+    return Result(**vars(outcome), name=name, zone=zone)
 
 
 def _in_parallel[T](
@@ -197,7 +174,8 @@ def _in_parallel[T](
         try:
             return work(item)
         except errors.CloudError as error:
-            return Result(name, zone, changed=False, msg=str(error), reason=error.reason)
+            failure = Outcome(False, str(error), {}, {})
+            return replace(_result(name, zone, failure), reason=error.reason)
 
     if not items:
         return []
