@@ -12,11 +12,9 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
     LABEL,
-    Owner,
     adoption_blocker,
     deletion_blocker,
     is_ours,
-    owner_of,
     request_blocker,
 )
 from hypothesis import given
@@ -33,12 +31,6 @@ NODE = parse_node(
     }
 )
 DEMO = NodeIdentity("demo", "us-central2-b", "123")
-
-
-def test_a_tpu_belongs_to_the_fleet_that_its_label_names():
-    assert owner_of({LABEL: "lab"}, "lab") is Owner.THIS_FLEET
-    assert owner_of({LABEL: "other"}, "lab") is Owner.OTHER_FLEET
-    assert owner_of({"owner": "lab"}, "lab") is Owner.NOBODY
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20)))

@@ -12,16 +12,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
     Bucket,
     BucketUrl,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
-    RecordFolder,
-    record_store,
-)
 
 from harness.scripted_api import Reply, error
 from harness.stored_output import QUICK
 from tests.collections.error_lines.bad import nowhere
-
-API = {"project": "local-fleet"}
 
 
 def test_a_written_object_reads_back(bucket):
@@ -164,17 +158,6 @@ def test_an_unreachable_bucket_is_named():
 def test_an_invalid_bucket_url_is_refused(url):
     with pytest.raises(errors.NotConfigured, match="expected gs://bucket/prefix"):
         BucketUrl.parse(url)
-
-
-def test_fleet_state_may_be_a_directory_or_a_bucket(emulator, monkeypatch, tmp_path):
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
-    store = record_store("gs://fleet/state/", API)
-
-    store.change("mine", 0, {"wanted": "running"}, {"kind": "launched"})
-
-    assert store.runs() == ["mine"]
-    assert Bucket("gs://fleet/state", address=emulator).names() == ["runs/mine.json"]
-    assert isinstance(record_store(str(tmp_path)), RecordFolder)
 
 
 def test_a_slow_download_is_not_discarded(scripted, monkeypatch):
