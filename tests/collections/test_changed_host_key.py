@@ -6,11 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
-    KnownHost,
-    KnownHostsFile,
-    ssh_options,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import host_keys
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd here")
@@ -28,10 +24,10 @@ def ssh_output(tmp_path: Path, known: str, *, accept_new: bool = False) -> str:
     ``known`` is the key of this worker in the known_hosts file.
     """
     file = tmp_path / "known_hosts"
-    KnownHostsFile(file).add([KnownHost("4711-w0", {"ssh-ed25519": known})])
+    host_keys.KnownHostsFile(file).add([host_keys.KnownHost("4711-w0", {"ssh-ed25519": known})])
     # sshd -i uses its standard input and output, so it needs no port.
     proxy = f"{SSHD} -i -f /dev/null -h {tmp_path / 'host'} -o PidFile=none"
-    options = shlex.split(ssh_options(str(file), "4711-w0", accept_new=accept_new))
+    options = shlex.split(host_keys.ssh_options(str(file), "4711-w0", accept_new=accept_new))
     command = ["ssh", "-v", "-F", "none", "-o", f"ProxyCommand={proxy}", *options]
     result = subprocess.run(
         [*command, "nobody@worker", "true"],

@@ -1,18 +1,9 @@
 """Deletion by identity: a new resource with the same name is never deleted."""
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import disks, errors, node_state
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.changes import ChangeOptions
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.deletion import TRIES
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
-    DESCRIPTION_PREFIX,
-    StoredDisk,
-    ensure_disk_absent,
-)
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import (
-    ensure_absent,
-    ensure_present,
-)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
@@ -31,7 +22,7 @@ DISK = {
     "name": "corpus",
     "id": "1",
     "sizeGb": "50",
-    "description": DESCRIPTION_PREFIX,
+    "description": disks.DESCRIPTION_PREFIX,
     "status": "READY",
 }
 
@@ -41,18 +32,18 @@ def deletions(scripted):
 
 
 def delete_tpu(client):
-    ensure_absent(client, ZONE, "demo", ChangeOptions())
+    node_state.ensure_absent(client, ZONE, "demo", ChangeOptions())
 
 
 def delete_request(client):
     ensure_not_requested(client, ZONE, "demo", ChangeOptions())
 
 
-STORED_DISK = StoredDisk(ZONE, "corpus", "1", 50, "READY", DESCRIPTION_PREFIX)
+STORED_DISK = disks.StoredDisk(ZONE, "corpus", "1", 50, "READY", disks.DESCRIPTION_PREFIX)
 
 
 def delete_disk(client):
-    ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions())
+    disks.ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions())
 
 
 @pytest.mark.parametrize("deletion", NOT_DONE)
@@ -81,7 +72,7 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
 
 
 def replace_tpu(client):
-    ensure_present(client, DEMO, ChangeOptions(replace_dead=True))
+    node_state.ensure_present(client, DEMO, ChangeOptions(replace_dead=True))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +100,7 @@ def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body
     with pytest.raises(
         errors.BadAnswer, match=r"HTTP 404, but the API did not send this.*HTTPS_PROXY"
     ):
-        ensure_absent(client, ZONE, "demo", ChangeOptions())
+        node_state.ensure_absent(client, ZONE, "demo", ChangeOptions())
 
 
 def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted):
@@ -136,7 +127,7 @@ def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scri
     scripted.handler = lambda asked: BUSY if asked.method == "DELETE" else Reply(node())
 
     with pytest.raises(errors.Unavailable, match="503"):
-        ensure_absent(client, ZONE, "demo", ChangeOptions(timeout=3600))
+        node_state.ensure_absent(client, ZONE, "demo", ChangeOptions(timeout=3600))
 
     assert deletions(scripted) == TRIES
 
@@ -145,6 +136,6 @@ def test_a_disk_that_was_not_confirmed_is_not_deleted(client, scripted):
     scripted.handler = lambda _: Reply(DISK)
 
     with pytest.raises(errors.Different, match="created after the list that you confirmed"):
-        ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions(confirmed=()))
+        disks.ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions(confirmed=()))
 
     assert set(scripted.methods()) == {"GET"}

@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors, firewall
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.compute import ComputeApi
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Different
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.firewall import (
-    Rule,
-    desired_rules,
-    ensure_rules,
-    open_to_all,
-    parse_rule,
-)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +23,7 @@ def compute(api: TpuApi) -> ComputeApi:
 
 def rules(*ssh_from: str, network: str = "default", anyone: bool = False, mosh: bool = False):
     options = {"fleet": "research", "anyone": anyone, "mosh": mosh}
-    return desired_rules("tpufleet", network, "tpufleet", ssh_from, **options)
+    return firewall.desired_rules("tpufleet", network, "tpufleet", ssh_from, **options)
 
 
 def allow_ssh_from(api: ComputeApi, *ssh_from: str, check=False, recreate=False, **rule_options):
@@ -38,8 +31,8 @@ def allow_ssh_from(api: ComputeApi, *ssh_from: str, check=False, recreate=False,
     return ensure(api, desired, check=check, recreate=recreate)
 
 
-def ensure(api: ComputeApi, desired: Sequence[Rule] = (), **options):
-    return ensure_rules(api, "tpufleet", desired, fleet="research", timeout=20, **options)
+def ensure(api: ComputeApi, desired: Sequence[firewall.Rule] = (), **options):
+    return firewall.ensure_rules(api, "tpufleet", desired, fleet="research", timeout=20, **options)
 
 
 def existing_rules(local_api: LocalApi) -> dict[str, dict]:
@@ -185,10 +178,10 @@ def test_an_invalid_range_is_named(text):
 @given(st.integers(1, 8))
 def test_ranges_that_together_cover_all_addresses_are_everyone(bits):
     ranges = [f"{number << (32 - bits) >> 24 & 255}.0.0.0/{bits}" for number in range(2**bits)]
-    assert open_to_all(ranges)
-    assert not open_to_all(ranges[1:])
+    assert firewall.open_to_all(ranges)
+    assert not firewall.open_to_all(ranges[1:])
 
 
 def test_a_rule_reads_back_as_it_was_written():
     for rule in rules(OFFICE, "2001:db8::/64"):
-        assert parse_rule(rule.body("p")).compared_fields() == rule.compared_fields()
+        assert firewall.parse_rule(rule.body("p")).compared_fields() == rule.compared_fields()
