@@ -1,7 +1,7 @@
 """Firewall rules and networks: defaults, changes and errors."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.api.compute_firewalls import FIREWALL, complete_rule, read_resource
@@ -103,7 +103,6 @@ JSON = st.recursive(
 ENTRIES = st.lists(st.fixed_dictionaries({"IPProtocol": JSON, "ports": JSON}), max_size=2)
 
 
-@settings(max_examples=200)
 @given(
     body=st.dictionaries(st.sampled_from(sorted(FIREWALL.fields)), JSON, max_size=5),
     entries=ENTRIES,
