@@ -22,26 +22,29 @@ MESHES = {"1": (1, 1), "4x1": (4, 1), "2x2": (4, 2), "1x4": (4, 4)}
 """For each mesh, the number of devices and the value of ``compute.fsdp``."""
 
 
-def config(
-    fsdp: int, model: dict | None = None, data: dict | None = None, **compute: object
-) -> Config:
-    base = {"layers": 1, "heads": 4, "kv_heads": 2, "width": 32, "context": 24}
-    return build(
-        {
-            "batch": 8,
-            "model": base | {"vocabulary": VOCABULARY} | (model or {}),
-            "compute": {"fsdp": fsdp} | compute,
-            "data": data or {},
-            "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
-        }
-    )
+TREE = {
+    "batch": 8,
+    "model": {
+        "layers": 1,
+        "heads": 4,
+        "kv_heads": 2,
+        "width": 32,
+        "context": 24,
+        "vocabulary": VOCABULARY,
+    },
+    "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
+}
+
+
+def config(fsdp: int, **sections: dict) -> Config:
+    changes = {"compute": {}} | sections
+    tree = TREE | {name: TREE.get(name, {}) | changed for name, changed in changes.items()}
+    return build(tree | {"compute": tree["compute"] | {"fsdp": fsdp}})
 
 
 EVERYTHING = {
-    "scan_layers": True,
-    "remat": "dots",
-    "accumulate": 2,
-    "loss_chunks": 4,
+    "compute": {"scan_layers": True, "remat": "dots", "accumulate": 2, "loss_chunks": 4},
+    "data": {"documents": "packed"},
     "model": {
         "layers": 2,
         "norm": "rms",
@@ -54,15 +57,31 @@ EVERYTHING = {
 }
 """All options that involve the mesh in one model, because each compilation takes seconds."""
 
-PACKED = {"data": {"documents": "packed"}}
-SPLASH = {"attention": "splash"}
-MICROBATCHES = {"accumulate": 2, "sync": "microbatch", "scan_layers": True, "remat": "dots"}
+SPLASH = {"compute": EVERYTHING["compute"] | {"attention": "splash"}}
+MICROBATCHES = {
+    "compute": {
+        "attention": "splash",
+        "accumulate": 2,
+        "sync": "microbatch",
+        "scan_layers": True,
+        "remat": "dots",
+    }
+}
+MUON = {"optimizer": {"name": "muon"}}
+ADAPTERS = {
+    "lora": {"rank": 2, "targets": ["l_q_dhe", "l_up*"]},
+    "optimizer": {"name": "muon", "frozen": ["l_q*.in"]},
+    "model": {"positions": "rotary"},
+    "compute": {"accumulate": 2},
+}
 
 VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "plain": ({}, ("1", "4x1", "2x2", "1x4")),
-    "splash microbatches": (SPLASH | MICROBATCHES, ("2x2",)),
-    "packed": (PACKED | EVERYTHING, ("1",)),
-    "packed splash": (PACKED | EVERYTHING | SPLASH, ("2x2",)),
+    "splash microbatches": (MICROBATCHES, ("2x2",)),
+    "packed": (EVERYTHING, ("1",)),
+    "packed splash": (EVERYTHING | SPLASH, ("2x2",)),
+    "muon": (MUON, ("1", "2x2")),
+    "partly frozen adapters by muon": (ADAPTERS, ("1", "2x2")),
 }
 """Config changes of each variant, and its meshes."""
 
@@ -95,10 +114,10 @@ def sharded_batch(cfg: Config, device_mesh: jax.sharding.Mesh, first: int) -> ja
 
 def main(directory: Path) -> None:
     losses_of: dict[str, dict[str, list[float]]] = {}
-    for variant, (compute, names) in VARIANTS.items():
+    for variant, (sections, names) in VARIANTS.items():
         for name in names:
             devices, fsdp = MESHES[name]
-            cfg = config(fsdp, **compute)
+            cfg = config(fsdp, **sections)
             device_mesh = mesh.make_training_mesh(cfg, jax.devices()[:devices])
             losses_of.setdefault(variant, {})[name] = losses(cfg, STEPS, device_mesh).tolist()
     losses_of["restored"] = restored(directory)

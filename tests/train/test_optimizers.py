@@ -1,7 +1,6 @@
 """Muon, frozen parameters and adapters."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,9 @@ from tests.train.fixed_sequences import VOCABULARY, losses
 from train.core import lora, optimizer, step
 from train.core.config import Config, ConfigError, build
 
-STEPS = 6
 TREE = {
     "batch": 8,
-    "model": {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": VOCABULARY},
-    "compute": {"scan_layers": True},
+    "model": {"layers": 1, "heads": 2, "width": 16, "context": 32, "vocabulary": VOCABULARY},
     "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
 }
 
@@ -31,9 +28,8 @@ def fresh(cfg: Config) -> step.State:
 
 def after_steps(cfg: Config, state: step.State, steps: int = 2) -> step.State:
     draw = np.random.default_rng(1)
-    shape = (1, cfg.compute.accumulate, cfg.batch // cfg.compute.accumulate, 33)
     for _ in range(steps):
-        batches = draw.integers(0, VOCABULARY, shape).astype(np.int32)
+        batches = draw.integers(0, VOCABULARY, (1, 1, cfg.batch, 33)).astype(np.int32)
         state, _ = step.update(state, batches, cfg)
     return state
 
@@ -44,12 +40,6 @@ def trained(cfg: Config) -> set[str]:
     before = jax.tree.map(np.asarray, state["params"])
     after = after_steps(cfg, state)["params"]
     return {name for name in before if (before[name] != after[name]).any()}
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_loss_decreases(name: str):
-    observed = losses(config(optimizer={"name": name}), STEPS)
-    assert observed[-1] < observed[0] - 0.1
 
 
 def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
@@ -66,41 +56,6 @@ def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
         assert singular.max() / singular.min() < 2.5
     of_adam = np.abs(np.asarray(updates["tokens_vd"]))
     np.testing.assert_allclose(of_adam, 1.0, rtol=1e-2)
-
-
-SPREAD = {
-    "muon": {"optimizer": {"name": "muon"}},
-    "partly frozen adapters by muon": {
-        "lora": {"rank": 2, "targets": ["l_q_dhe", "l_up*"]},
-        "optimizer": {"name": "muon", "frozen": ["l_q*.in"]},
-        "model": {"positions": "rotary"},
-        "compute": {"accumulate": 2},
-    },
-}
-
-MESH = """
-import json, sys
-from tests.train import fixed_sequences, test_optimizers as here
-from train.run import mesh
-seen = {}
-for name, changes in here.SPREAD.items():
-    compute = changes.get("compute", {}) | {"fsdp": 2}
-    cfg = here.config(**changes | {"compute": compute})
-    where = mesh.make_training_mesh(cfg)
-    seen[name] = fixed_sequences.losses(cfg, here.STEPS, where).tolist()
-json.dump(seen, sys.stdout)
-"""
-
-
-@pytest.fixture(scope="module")
-def spread(on_four_devices: Callable[..., Any]) -> dict[str, list[float]]:
-    """Losses on four devices, by the name of the config in SPREAD."""
-    return on_four_devices("-c", MESH)
-
-
-@pytest.mark.parametrize("name", SPREAD)
-def test_four_devices_give_the_same_losses(spread: dict[str, list[float]], name: str):
-    np.testing.assert_allclose(spread[name], losses(config(**SPREAD[name]), STEPS), rtol=1e-4)
 
 
 FROZEN = {"frozen": ["tokens_vd", "*norm*"]}
@@ -174,7 +129,8 @@ def test_only_adapters_are_trained(adapted: Config):
 
 
 def test_one_matrix_of_an_adapter_can_be_frozen():
-    cfg = config(**SPREAD["partly frozen adapters by muon"])
+    lora = {"rank": 2, "targets": ["l_q_dhe", "l_up*"]}
+    cfg = config(lora=lora, optimizer={"frozen": ["l_q*.in"]})
     assert trained(cfg) == {"l_q_dhe.out", "l_up_df.in", "l_up_df.out"}
 
 
