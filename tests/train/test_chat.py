@@ -199,23 +199,21 @@ def test_a_corpus_keeps_tokenizer_and_chat_template_for_an_export(
     (tmp_path / "mine.jinja").write_text(DEFAULT_TEMPLATE)
     tokenizer_files = {path.name: path.read_bytes() for path in tokenizer_file.parent.iterdir()}
     assert len(tokenizer_files) == 4
+    (tmp_path / "bare").mkdir()
+    bare = shutil.copy(tokenizer_file, tmp_path / "bare")
+    corpus_of_bare = prepare_talk(tokenizer=str(bare))
     default_corpus = prepare_talk(tokenizer=str(tokenizer_file))
     custom_corpus = prepare_talk(
         tokenizer=str(tokenizer_file), chat_template=str(tmp_path / "mine.jinja")
     )
+    assert exported_files(corpus_of_bare) == {
+        "tokenizer.json": tokenizer_files["tokenizer.json"],
+        "chat_template.jinja": DEFAULT_TEMPLATE.encode(),
+    }
     assert exported_files(default_corpus) == tokenizer_files
     assert exported_files(custom_corpus) == tokenizer_files | {
         "chat_template.jinja": DEFAULT_TEMPLATE.encode()
     }
-
-
-def test_the_default_template_is_kept_for_an_export(
-    prepare_talk: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
-):
-    shutil.copy(tokenizer_file, tmp_path / "tokenizer.json")
-    directory = prepare_talk(tokenizer=str(tmp_path / "tokenizer.json"))
-    tokenizer = read_tokenizer(directory, read_meta(directory))
-    assert tokenizer.settings.chat_template == DEFAULT_TEMPLATE
 
 
 def test_a_mixture_exports_the_template_of_its_conversations(
