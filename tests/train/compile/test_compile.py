@@ -45,22 +45,12 @@ def test_compile_prints_the_costs_of_a_step_for_two_slices():
         assert text in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["batch=6"], "batch: must be a multiple of the number of devices (4), not 6"),
-        (
-            ["model.width=8192", "model.heads=64", "model.layers=16", "compute.scan_layers=true"],
-            "v5e:2x2: the step does not fit the memory of a chip (RESOURCE_EXHAUSTED: ",
-        ),
-    ],
-    ids=["batch", "memory"],
-)
-def test_compile_refuses_an_impossible_config_in_one_line(arguments: list[str], reason: str):
-    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *arguments)
+def test_compile_refuses_a_model_that_is_too_large_in_one_line():
+    large = ["model.width=8192", "model.heads=64", "model.layers=16", "compute.scan_layers=true"]
+    done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *large)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(f"train: {reason}")
+    assert done.stderr.startswith("train: v5e:2x2: the step does not fit the memory of a chip (RES")
     assert done.stderr.count("\n") == 1
 
 
