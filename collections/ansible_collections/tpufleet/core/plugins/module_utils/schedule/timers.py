@@ -152,8 +152,8 @@ class Cron:
         return cron_origin(self._own_lines().get(name, ""))
 
     def logs(self, name: str) -> str:
-        """Return the shell command that shows a timer's crontab line and cron's status."""
-        return f"crontab -l | grep {name}; systemctl status cron || service cron status"
+        """Return the shell command that shows a timer's crontab line."""
+        return f"crontab -l | grep {name}"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer, unless ``dry``; return the crontab before and after."""
