@@ -235,7 +235,8 @@ def test_only_the_newest_temporary_checkpoint_is_kept(
     Eight steps after a save is requested, all processes save. Eight steps later, they request
     the next save.
     """
-    cfg = make_config(checkpoint={"every": 15, "keep": None, "minutes": 1e-9})
+    checkpoint = {"every": 15, "keep": None, "minutes": 1e-9}
+    cfg = make_config(checkpoint=checkpoint, sample={"length": 0})
     assert train_here(cfg, tmp_path) == contract.DONE
     assert names(tmp_path / "checkpoints") == {"15", "30", "40"}
     assert loss_log(tmp_path) == loss_log(finished)
@@ -266,7 +267,8 @@ def gs(bucket: dict[str, str]) -> Any:
 def test_checkpoint_wait_blocks_steps_until_the_save_is_complete(
     make_config: Callable[..., Config], tmp_path: Path
 ):
-    cfg = make_config(steps=36, checkpoint={"every": 9, "keep": None, "wait": True})
+    checkpoint = {"every": 9, "keep": None, "wait": True}
+    cfg = make_config(steps=36, checkpoint=checkpoint, sample={"length": 0})
     assert train_here(cfg, tmp_path) == contract.DONE
     finished_at = {record["step"]: record["time"] for record in read_metrics(tmp_path)}
     for step in (9, 18, 27):
@@ -430,7 +432,7 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
 def test_a_changed_interval_removes_no_permanent_checkpoint(
     make_config: Callable[..., Config], saved: Path
 ):
-    cfg = make_config(steps=45, checkpoint={"every": 15, "keep": None})
+    cfg = make_config(steps=45, checkpoint={"every": 15, "keep": None}, sample={"length": 0})
     assert train_here(cfg, saved.parent) == contract.DONE
     assert names(saved) == SAVED_STEPS | {"45"}
 

@@ -157,7 +157,8 @@ def test_documents_have_the_same_loss_packed_and_alone(
 def run_cfg(packed_tree: dict) -> Config:
     """The config of a run that also computes the held-out loss."""
     evaluate = {"every": 20, "batches": 1}
-    return build(packed_tree | {"evaluate": evaluate, "checkpoint": {"every": 10}, "steps": 40})
+    changes = {"evaluate": evaluate, "checkpoint": {"every": 10}, "sample": {"length": 0}}
+    return build(packed_tree | changes | {"steps": 40})
 
 
 @pytest.fixture(scope="module")

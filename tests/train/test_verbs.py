@@ -123,6 +123,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
         "checkpoint": {"every": 2},
         "lora": {"rank": 2},
         "optimizer": {"warmup": 0, "learning_rate": 1e-3},
+        "sample": {"length": 0},
     }
     tuned = make_config(init_from=str(file), **changes)
     assert train_here(tuned, tmp_path / "whole") == contract.DONE
@@ -138,6 +139,7 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
         "lora.rank=2",
         "optimizer.warmup=0",
         "optimizer.learning_rate=1e-3",
+        "sample.length=0",
     ]
     resumed = launch(tmp_path / "resumed", overrides, processes=1)
     assert resumed.codes() == [contract.DONE], resumed.logs()
