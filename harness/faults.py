@@ -181,8 +181,8 @@ def _no_release(run: DisturbedRun) -> None:
     cache, hidden = _releases(), _releases().with_name("releases-away")
     cache.rename(hidden)
     try:
-        # The watch needs the release for a launch, and launches only when all trainers have ended,
-        # which may take some passes.
+        # The watch notices the missing release only when it launches the run again. That may take
+        # some passes, because it waits until all trainers have ended.
         message, pass_count = "waiting for a controller that has the release", len(run.passes)
         run.watch_until(lambda: message in "".join(run.passes[pass_count:]), 120)
         before = run.record()

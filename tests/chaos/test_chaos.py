@@ -1,9 +1,9 @@
-"""After every fault the watch alone recovers a run, with the losses of an undisturbed run.
+"""After every fault, the watch resumes the run without help, with the losses of an undisturbed run.
 
 TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each once), `order` (each once,
 in random order), `all` (`alone`, then `order`; used by make chaos), or a part of a fault's name.
 Without it the tests are skipped. TPUFLEET_CHAOS_SEED sets the random order. The tests run in the
-order of this file; each continues where the previous one ended.
+order of this file; all disturb the same run.
 """
 
 import os

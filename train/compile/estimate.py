@@ -86,7 +86,7 @@ class StepTime:
 
 @dataclass
 class Estimate:
-    """Costs per chip of one call of a program."""
+    """Estimated operations, transfers and time of one call of a compiled program, per chip."""
 
     chip: Chip
     matmul_flops: float = 0

@@ -28,7 +28,7 @@ class Tensors:
     """Tensors of ``init_from``, read one at a time."""
 
     def __init__(self, init_from: str, data: DataConfig) -> None:
-        """Open the files and read names and shapes.
+        """Open the files and read the names and shapes of their tensors.
 
         A gs:// location is first downloaded to ``weights`` in the directory that
         ``corpus.data_directory`` returns for ``data``. Raises ConfigError if a file is missing or

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, Callable[["Bad"], str]]] = {}
 
 
 class Bad:
-    """What a case may use to cause its error: a directory, a local cloud, a scripted server."""
+    """What a test case needs to cause its error: a directory, a local cloud, a scripted server."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.folder: Path = request.getfixturevalue("tmp_path")

@@ -290,7 +290,7 @@ def test_without_an_engine_the_error_names_the_packages(paths, monkeypatch):
 
 @pytest.fixture
 def leader(tmp_path, monkeypatch) -> Path:
-    """The directory of a leader's images; the worker itself has no container engine."""
+    """The image directory of the TPU's leader. The worker under test has no container engine."""
     monkeypatch.setattr(image_install, "_ENGINES", ("no-such-engine",))
     (tmp_path / "peer").mkdir()
     images = tmp_path / "leader"

@@ -63,7 +63,7 @@ class Worker0:
 
 
 def rendezvous_succeeds(worker0: Worker0) -> bool:
-    """Connect the real worker 1; return whether both workers begin."""
+    """Let worker 1 join worker 0, after its impostors; return whether both begin the attempt."""
     joined = rendezvous(1, worker0.port).connect()
     gathered = worker0.end()
     has_begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]

@@ -119,7 +119,7 @@ PREEMPTED_EVENT = (1800, watch("preempted", "recreate"))
         ([DONE_EVENT], {"end": "0", "ended": 1700.0}, (1700, "done", "done")),
         ([DONE_EVENT], {"end": "1", "ended": 1700.0}, (1700, "crash", "crashed (exit 1)")),
         ([DONE_EVENT], {"end": "75", "ended": 1700.0}, (1700, "kill", "interrupted, saved")),
-        # A preempted attempt is preempted, although its trainer saved.
+        # An attempt counts as preempted even if its trainer saved a checkpoint before it ended.
         ([PREEMPTED_EVENT], {"end": "75", "ended": 1700.0}, (1700, "preempted", "preempted")),
         # A lost attempt ends at its last step.
         ([], {"last": 1600.0}, (1600,)),

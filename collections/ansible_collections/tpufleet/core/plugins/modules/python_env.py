@@ -163,7 +163,7 @@ def read_proof(path: Path, name: str) -> dict | None:
 
 
 def run_proof(options: dict, env: Path) -> dict:
-    """Run the environment's proof on this worker's devices; return its result.
+    """Run the program that proves the environment on this worker's devices; return its result.
 
     ``options`` has the module's options. Raises EnvError.
     """

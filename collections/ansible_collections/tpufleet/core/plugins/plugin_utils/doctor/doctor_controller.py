@@ -94,7 +94,7 @@ def secret_findings(
     sources: Iterable[str] = (),
     variables: Iterable[str] = (),
 ) -> Iterator[Finding]:
-    """Check that trainers' secrets can be masked, are in ``secrets``, and are in private files.
+    """Find secrets that cannot be masked, are not in ``secrets``, or that other users can read.
 
     ``worker_environment`` sets environment variables that are not masked. ``sources`` are the
     inventories in use, ``variables`` the names of all their variables. Yields no finding if a

@@ -299,7 +299,7 @@ def command_of(command: str | None) -> tuple[str, ...]:
 
 
 def refuse_mistyped(command: Sequence[str]) -> None:
-    """Raise RunError if the command contains a mistyped placeholder, such as ``{checkpoint}``.
+    """Raise RunError if the command contains a mistyped placeholder: ``{checkpoint}``, for example.
 
     Other words in braces are allowed, because programs use them: JSON, awk, file name templates.
     A mistyped ``{set}`` is not detected here, because other words such as ``{step}`` are too
