@@ -37,6 +37,17 @@ def test_only_a_wanted_run_is_restarted_or_a_stopped_one_with_even_if_stopped(
         assert record_to_restart("mine", store, even_if_stopped) == store.read("mine")
 
 
+def test_the_playbook_does_not_restart_a_stopped_run_by_default(local_api):
+    folder = local_api.state / "fleet/runs"
+    folder.mkdir(parents=True)
+    (folder / "mine.json").write_text(json.dumps(record_fields(wanted="stopped")))
+
+    result = play(environment_of(local_api), "playbooks/restart.yml", "-e", "run=mine")
+
+    assert result.returncode != 0
+    assert "run mine: not restarted, somebody stopped it." in flat(result)
+
+
 def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
     fleet = keep_release(local_api.state / "fleet")
     node = local_api.ready("pod", labels=OURS)
@@ -81,12 +92,12 @@ def test_a_run_whose_tpu_is_gone_is_not_restarted_and_no_field_of_its_record_exe
     evil = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
     fleet = keep_release(local_api.state / "fleet")
     (fleet / "runs").mkdir()
-    fields = record_fields(command=["python", evil], config=evil, env={"A": evil})
-    (fleet / "runs/mine.json").write_text(json.dumps(fields))
+    texts = {"command": ["python", evil], "config": evil, "env": {"A": evil}}
+    (fleet / "runs/mine.json").write_text(json.dumps(record_fields(wanted="stopped", **texts)))
     local_api.ready("other", labels=OURS)
 
-    environment = environment_of(local_api)
-    result = play(environment, "playbooks/restart.yml", "-e", "run=mine", *options)
+    options = ("-e", "run=mine", "-e", "even_if_stopped=true", *options)
+    result = play(environment_of(local_api), "playbooks/restart.yml", *options)
 
     assert result.returncode != 0
     assert "run mine: its TPU is gone" in flat(result)
