@@ -1,20 +1,21 @@
 """playbooks/report.yml, run by ansible-playbook."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
-import jinja2
 import pytest
 import requests
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.tpufleet.core.plugins.action.report import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 
-from harness.playbooks import ROOT, environment_of, flat, play
+from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
+from tests.collections.test_run_schedule_timers import TOOLS
 
 REPORT = "playbooks/report.yml"
 
@@ -76,18 +77,31 @@ def test_an_invalid_option_is_named_with_the_fix(tmp_path, monkeypatch, options,
         action.run()
 
 
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
 @pytest.mark.parametrize(
-    ("variables", "location"),
+    ("options", "arguments"),
     [
-        ({"bucket": "gs://b/"}, "gs://b/report.html"),
-        ({"bucket": "gs://b", "publish": "gs://a/x.html"}, "gs://a/x.html"),
-        ({}, ""),
+        (["bucket=gs://ours/"], "-e publish=gs://ours/report.html"),
+        (["bucket=gs://ours", "publish=gs://other/x.html"], "-e publish=gs://other/x.html"),
+        ([], ""),
     ],
 )
-def test_a_scheduled_report_is_published_to_the_named_object_or_the_bucket(variables, location):
-    [schedule] = yaml.safe_load((ROOT / "playbooks/schedule.yml").read_text())
+def test_a_scheduled_report_is_published_to_the_named_object_or_the_bucket(
+    local_api, tmp_path, options, arguments
+):
+    crontab = tmp_path / "crontab"
+    crontab.write_text(TOOLS["crontab"].replace("{folder}", str(tmp_path)))
+    crontab.chmod(0o755)
+    environment = environment_of(local_api)
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
 
-    assert jinja2.Template(schedule["vars"]["schedule_publish"]).render(**variables) == location
+    variables = [word for option in ("report=5m", *options) for word in ("-e", option)]
+    result = play(environment, "playbooks/schedule.yml", *variables)
+
+    assert result.returncode == 0, flat(result)
+    [line] = (tmp_path / "table").read_text().splitlines()
+    assert line.startswith("*/5 * * * * ")
+    assert line.partition("playbooks/report.yml")[2].partition(">")[0].strip() == arguments
 
 
 def test_the_error_about_an_unwritable_path_names_it(local_api, tmp_path):
