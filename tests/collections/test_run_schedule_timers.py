@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.tpufleet.core.plugins.module_utils.schedule import timers
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     ScheduleError,
 )
@@ -151,17 +150,19 @@ def test_in_check_mode_and_in_a_listing_nothing_is_changed(controller):
     before = controller.content()
     predicted = controller.ask(check=True, **WATCH)
     assert (predicted["changed"], predicted["timers"]) == (True, [])
-    assert controller.content() == before
+    assert (controller.content(), controller.asked()) == (before, [])
 
     created = controller.ask(**WATCH)
     controller.ask(**RESTART)
     before = controller.content()
+    controller.asked()
     assert predicted["diff"] == created["diff"]
+    assert controller.ask(check=True, **{**WATCH, "every": "5m"})["changed"]
     assert controller.ask(check=True, **REMOVE)["changed"]
     listed = controller.ask()
     assert listed["timers"] == ["tpufleet-do-restart-mine", NAME]
     assert (listed["changed"], listed["diff"]) == (False, {"before": "", "after": ""})
-    assert controller.content() == before
+    assert (controller.content(), controller.asked()) == (before, [])
 
 
 @pytest.mark.parametrize(
@@ -288,10 +289,14 @@ def test_the_error_of_a_program_that_fails_has_its_beginning_and_the_reason(word
     ],
 )
 def test_timers_are_kept_by_systemd_where_it_runs_and_otherwise_by_cron(
-    monkeypatch, is_booted, programs, expected
+    monkeypatch, tmp_path, is_booted, programs, expected
 ):
-    monkeypatch.setattr(timers.Path, "is_dir", lambda _: is_booted)
-    monkeypatch.setattr(timers.shutil, "which", lambda name: name if name in programs else None)
+    for name in programs:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    booted = {"/run/systemd/system"} if is_booted else set()
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in booted)
 
     try:
         found = type(keeper()).__name__
