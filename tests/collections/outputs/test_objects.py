@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from unittest.mock import Mock
 
 import pytest
 import requests
@@ -100,10 +101,15 @@ def test_a_directory_is_readable_only_by_its_user(tmp_path):
     assert (tmp_path / "outputs/mine/1/0/start.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_directory_that_cannot_be_read_is_an_error(tmp_path):
+def test_a_directory_or_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "mine").write_text("not a directory")
     with pytest.raises(OutputError, match="Not a directory"):
         OutputDirectory(tmp_path).list("mine")
+
+    store = in_directory(tmp_path / "outputs", OBJECTS)
+    monkeypatch.setattr(objects.Path, "lstat", Mock(side_effect=OSError(5, "Input/output error")))
+    with pytest.raises(OutputError, match="Input/output error"):
+        store.list("mine")
 
 
 def test_more_objects_than_can_be_read_are_an_error(emulator, tmp_path, monkeypatch):

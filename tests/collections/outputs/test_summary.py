@@ -70,6 +70,7 @@ def test_values_that_are_not_in_every_line_keep_their_last_value(tmp_path):
     assert (last["mfu"], last["heldout_loss"]) == (0.4, 2.0)
     assert (last["device_memory_gib"], last["device_limit_gib"]) == (1.0, 3.0)
     assert output.curves["memory"] == [(2, 1.0)]
+    assert output.curves["heldout"] == [(2, 2.0)]
 
 
 def test_metrics_that_the_trainer_rewrote_repeat_no_step(tmp_path):
