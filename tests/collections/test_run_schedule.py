@@ -219,9 +219,9 @@ def test_a_crontab_line_has_a_lock_and_a_timeout(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert cron_line(WATCH) == (
         "*/1 * * * * cd '/home/me/50\\% fleet' && "
+        "env HOME=/home/me 'ODD=a \"b\" 50\\% $c' "
         "flock --nonblock --conflict-exit-code=0 /home/me/.cache/tpufleet/tpufleet-do-watch.lock "
         "timeout --kill-after=60 5400 "
-        "env HOME=/home/me 'ODD=a \"b\" 50\\% $c' "
         "/venv/bin/ansible-playbook -i inventory/gcp playbooks/watch.yml "
         ">/dev/null 2>&1 # tpufleet-do-watch"
     )

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -322,8 +324,9 @@ def test_a_crontab_line_runs_the_playbook_in_the_project_with_inventory_and_envi
     lock = tmp_path / ".cache/tpufleet/tpufleet-do-restart-mine.lock"
     assert result["lines"] == ["*/1 * * * *  tpufleet-do-restart-mine"]
     assert f" cd {tmp_path} && " in line
+    assert " env A=1 B=2 flock " in line
     assert f" {lock} timeout " in line
-    assert " env A=1 B=2 /tool -i inventory/gcp playbooks/restart.yml -e run=mine >" in line
+    assert " /tool -i inventory/gcp playbooks/restart.yml -e run=mine >" in line
     assert lock.parent.is_dir()
 
 
@@ -333,6 +336,26 @@ def test_a_crontab_that_cannot_be_read_is_not_overwritten(controller):
     controller.table.with_name("table.broken").touch()
 
     assert "must be privileged" in controller.ask(**WATCH)["msg"]
+    assert controller.content() == before
+
+
+@by_cron
+@pytest.mark.parametrize(
+    ("programs", "error"),
+    [
+        (["cat", "timeout"], "need flock, which .* does not have. Install util-linux"),
+        (["cat"], "need flock and timeout, .* Install util-linux and coreutils"),
+    ],
+)
+def test_without_the_programs_of_a_crontab_line_no_timer_is_created(
+    controller, monkeypatch, programs, error
+):
+    before = controller.content()
+    for name in programs:
+        (controller.folder / "bin" / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", f"{controller.folder}/bin")
+
+    assert re.search(f"{error}$", controller.ask(**WATCH)["msg"])
     assert controller.content() == before
 
 

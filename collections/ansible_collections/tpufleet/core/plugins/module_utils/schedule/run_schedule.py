@@ -27,6 +27,8 @@ DESTRUCTIVE = ("kill", "delete")
 GRACE_MINUTES = 5
 #: Timeout of a scheduled playbook in seconds, longer than any single action of the watch.
 LIMIT_SECONDS = 5400
+#: Programs that crontab lines run, which macOS does not have, and the packages that contain them.
+CRON_PROGRAMS = {"flock": "util-linux", "timeout": "coreutils"}
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
@@ -274,9 +276,11 @@ def cron_line(timer: Timer) -> str:
         )
     settings = [f"{name}={value}" for name, value in timer.environment]
     words = [
+        # cron's PATH is short, so flock and timeout are found by the timer's PATH.
+        *("env", *settings),
         *("flock", "--nonblock", "--conflict-exit-code=0", str(timer.lock)),
         *("timeout", "--kill-after=60", str(LIMIT_SECONDS)),
-        *("env", *settings, timer.tool, *timer.arguments),
+        *(timer.tool, *timer.arguments),
     ]
     command = f"cd {shlex.quote(timer.project)} && {shlex.join(words)}".replace("%", r"\%")
     return f"{times} {command} >/dev/null 2>&1 # {timer.name}"

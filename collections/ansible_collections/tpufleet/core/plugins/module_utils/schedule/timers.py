@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from .run_schedule import (
+    CRON_PROGRAMS,
     PREFIX,
     Origin,
     ScheduleError,
@@ -156,10 +157,19 @@ class Cron:
         return f"crontab -l | grep {name}"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
-        """Create or change a timer, unless ``dry``; return the crontab before and after."""
+        """Create or change a timer, unless ``dry``; return the crontab before and after.
+
+        Raises ScheduleError if the controller lacks a program that the crontab line runs.
+        """
+        line = cron_line(timer)
+        if missing := [program for program in CRON_PROGRAMS if not shutil.which(program)]:
+            raise ScheduleError(
+                f"timers of cron need {' and '.join(missing)}, which this controller does "
+                f"not have. Install {' and '.join(CRON_PROGRAMS[program] for program in missing)}"
+            )
         if not dry:
             timer.lock.parent.mkdir(parents=True, exist_ok=True)
-        return self._change(timer.name, cron_line(timer), dry)
+        return self._change(timer.name, line, dry)
 
     def drop(self, name: str, dry: bool) -> tuple[str, str]:
         """Remove a timer, unless ``dry``; return the crontab before and after."""
