@@ -292,6 +292,10 @@ def test_use_of_a_tpu_restarts_its_idle_time(controller):
     delete_idle(controller, {"pod-w0": {"holders": [HOLDER]}}, seconds=3000)
 
     assert delete_idle(controller, seconds=3000) == []
+    controller.record_launch()
+    delete_idle(controller, seconds=3000)
+    controller.record_launch(wanted="stopped")
+    assert delete_idle(controller, seconds=3000) == []
     assert deleted(controller) == []
 
 
