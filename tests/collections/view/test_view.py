@@ -49,7 +49,7 @@ FAIL = """
     msg: "/opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again"
   when: inventory_hostname in ['pod-w1', 'pod-w3']
 - name: Run a command
-  ansible.builtin.command: sh -c 'echo no such chip >&2; exit 4'
+  ansible.builtin.command: sh -c 'printf %0150d 4 >&2; exit 4'
   changed_when: false
   when: inventory_hostname == 'pod-w2'
 - name: Use a secret
@@ -112,11 +112,14 @@ def test_failures_are_printed_last_once_each_and_without_control_codes(failed):
     assert failed.code == 2
     first = lines.index("FAILED  pod-w[1,3]  Check the free space")
     assert lines.count(lines[first]) == 1
+    # At once, a failure is shown by its first 140 characters.
+    error = f"The command exited with a non-zero return code: {0:091}…"
+    assert f"  failed    Run a command  pod-w2: {error}" in lines
     assert lines[-2].startswith("pod-w")  # the recap is last, before the path of the log
     assert lines[first + 1 : first + 5] == [
         "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
         "FAILED  pod-w2  Run a command",
-        "  The command exited with a non-zero return code: no such chip",
+        f"  The command exited with a non-zero return code: {4:0150}",
         "FAILED  pod-w0  Fail with a secret",
     ]
     assert "\x1b" not in failed.text

@@ -41,7 +41,6 @@ requirements:
 
 import os
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -314,8 +313,9 @@ class CallbackModule(Default):
             # Print the deprecation warnings; _store_warnings has removed all other warnings from
             # the result.
             self._handle_warnings(result.result)
-            first_line = (text.splitlines() or [""])[0]
-            shortened = textwrap.shorten(first_line, _MAX_ERROR_CHARS, placeholder=" …")
+            shortened = (text.splitlines() or [""])[0]
+            if len(shortened) > _MAX_ERROR_CHARS:
+                shortened = shortened[: _MAX_ERROR_CHARS - 1] + "…"
             self._print_line(f"  {outcome:<8}  {task}  {host}: {shortened}", constants.COLOR_ERROR)
 
     def _store_warnings(self, result: Any) -> None:
