@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 from harness.playbooks import OURS, ROOT, environment_of, flat, play
 from harness.valid_record import record_fields
@@ -105,44 +104,43 @@ def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
 
 
 @pytest.fixture
-def status_of_done(local_api, record_file, inventory):
-    """Return a function that runs status.yml for a worker that reports an attempt as done.
+def played_with_done(local_api, record_file, inventory, tmp_path):
+    """Return a function that runs a playbook for a worker that reports an attempt as done.
 
     The worker's answer is set as a variable, which takes precedence over registered results.
     """
     record_file.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
 
-    def play_status(attempt):
-        answer = {"run": "mine", "run_observed": {"runs": [report("done", attempt=attempt)]}}
-        options = ("-i", inventory, "-e", json.dumps(answer))
-        return play(environment_of(local_api), "playbooks/status.yml", *options)
+    def play_done(playbook, attempt=2):
+        answer = {"run_observed": {"runs": [report("done", attempt=attempt)]}}
+        variables = {"run": "mine", "to": str(tmp_path / "to"), **answer}
+        options = ("-i", inventory, "-e", json.dumps(variables))
+        return play(environment_of(local_api), f"playbooks/{playbook}.yml", *options)
 
-    return play_status
+    return play_done
 
 
-@pytest.mark.parametrize(("attempt", "wanted"), [(1, "running"), (2, "done")])
-def test_status_records_that_the_newest_attempt_is_done(
-    status_of_done, record_file, attempt, wanted
+@pytest.mark.parametrize(
+    ("playbook", "attempt", "wanted"),
+    [
+        ("status", 1, "running"),
+        *((playbook, 2, "done") for playbook in ("status", "logs", "report", "fetch")),
+    ],
+)
+def test_playbooks_that_read_the_runs_of_workers_record_that_the_newest_attempt_is_done(
+    played_with_done, record_file, playbook, attempt, wanted
 ):
-    status_of_done(attempt)
+    played_with_done(playbook, attempt)
 
     assert json.loads(record_file.read_text())["wanted"] == wanted
 
 
-@pytest.mark.parametrize("playbook", ["status", "logs", "read_runs"])
-def test_every_playbook_that_reads_runs_of_workers_records_those_that_are_done(playbook):
-    plays = yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text())
-    tasks = [task for play_ in plays for task in play_.get("tasks", [])]
-    registered = [task.get("register") for task in tasks]
-    imported = [task.get("ansible.builtin.import_tasks") for task in tasks]
-
-    assert registered.index("run_observed") < imported.index("tasks/record_done.yml")
-
-
-def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(status_of_done, record_file):
+def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(
+    played_with_done, record_file
+):
     record_file.with_name(".mine.lock").mkdir()
 
-    result = status_of_done(2)
+    result = played_with_done("status")
 
     assert result.returncode == 0, flat(result)
     assert "mine 2 done" in flat(result)
