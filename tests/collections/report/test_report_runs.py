@@ -190,18 +190,24 @@ def test_a_run_that_cannot_be_shown_is_named_and_does_not_affect_the_others():
     assert views["other"] == "unknown"
 
 
-@pytest.mark.parametrize("wanted", ["running", "stopped"])
+@pytest.mark.parametrize(
+    ("wanted", "counted"),
+    [
+        ("running", {"wanted_seconds": 0.0, "wanted_since": 990.0}),
+        ("stopped", {"wanted_seconds": 100.0, "wanted_until": 1090.0}),
+    ],
+)
 @pytest.mark.parametrize("source", ["on its workers", "in its stored output"])
-def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(source, wanted):
+def test_a_run_that_exited_with_0_is_shown_as_done_before_its_record_is_updated(
+    source, wanted, counted
+):
     output = run_output(stored(1, **STEPS | {"end": "0", "ended": 1090.0}), last={"step": 81})
-    counted = {"wanted_seconds": 0.0, "wanted_since": 990.0}
     fields = record(attempt=1, workers=1, tpu="pod", wanted=wanted, **counted)
     ended = report("done", run="pod-run", ended_at=1090.0)
     answers = {"pod-w0": {"runs": [ended]}} if source == "on its workers" else {}
     view = view_of(fields, output, answers, tpus={})
     assert (view.state, view.wanted, is_current(view)) == ("done", "done", False)
-    if wanted == "running":
-        assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
+    assert (view.goodput, sum(view.goodput_by_cause.values())) == (0.8, 100.0)
 
 
 @pytest.mark.parametrize("second", [{"state": "training"}, {"state": "failed"}, None])
