@@ -137,6 +137,13 @@ def test_create_replaces_the_preempted_tpu_with_the_given_id(environment, local_
     succeeds(environment, "playbooks/create.yml", *by_id(node["id"]), "--check")
 
 
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
+    node = local_api.ready("demo", labels=OURS)
+    assert "node_id is empty" in error_of(environment, f"playbooks/{verb}.yml", *by_id(""))
+    assert local_api.node("demo") == node
+
+
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
     """Try to schedule a delete on a controller without systemd, which fails; return the output."""
     crontab = folder / "crontab"
