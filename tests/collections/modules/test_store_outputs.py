@@ -162,16 +162,17 @@ def test_a_run_whose_objects_are_refused_does_not_delay_another_in_the_same_buck
     assert any("/mine/1/0/log/" in unquote(request.query) for request in scripted.asked)
 
 
-def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker, monkeypatch):
-    upload = store_outputs.write_object
+@pytest.mark.parametrize("moment", ["read_state", "write_object"])
+def test_an_attempt_that_begins_during_the_uploads_keeps_its_lines(worker, monkeypatch, moment):
+    original = getattr(store_outputs, moment)
 
-    def write_object(api: Any, url: str, content: bytes) -> None:
-        if url.endswith("/1/0/log/000000000000") and not (worker.folder / "output/2.json").exists():
+    def begin_meanwhile(*arguments: Any) -> Any:
+        if not (worker.folder / "output/2.json").exists():
             worker.begin(2)
             worker.write("of the second\n")
-        upload(api, url, content)
+        return original(*arguments)
 
-    monkeypatch.setattr(store_outputs, "write_object", write_object)
+    monkeypatch.setattr(store_outputs, moment, begin_meanwhile)
     worker.begin(1)
     worker.write(LONG_LOG)
 
