@@ -27,7 +27,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     launch_verdict,
 )
 
-from harness.scripted_api import error
+from harness.scripted_api import Reply, error
 from harness.valid_record import process
 from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_release_manifest import put, stage_code, write_code
@@ -184,18 +184,21 @@ def test_the_second_step_of_a_launch_refuses_volatile_checkpoints_too(paths, mon
         run_module.started({"device_glob": "", "preemptible": True}, paths, check=True)
 
 
-@pytest.fixture
-def forbidding(scripted):
-    """A storage API that lets this account read, not write."""
-    message = "robot@x does not have storage.objects.create access"
-    scripted.handler = lambda _: error(403, message)
+@pytest.fixture(params=["POST", "DELETE"])
+def forbidding(scripted, request):
+    """A storage API that lets this account read, but not write, or not delete."""
+
+    def respond(received):
+        return error(403, "robot@x does not") if received.method == request.param else Reply()
+
+    scripted.handler = respond
     return scripted.endpoint
 
 
 def test_a_bucket_without_write_permission_names_the_missing_permission(forbidding):
     problem = unwritable_reason("gs://fleet/mine", {"STORAGE_EMULATOR_HOST": forbidding})
 
-    assert "HTTP 403, robot@x does not have storage.objects.create access" in problem
+    assert "HTTP 403, robot@x does not" in problem
     assert "storage.objectUser" in problem
 
 
