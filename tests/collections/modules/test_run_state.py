@@ -29,6 +29,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit impo
 )
 
 from harness.playbooks import ROOT
+from tests.collections.running_modules import run_module
 
 BEAT = {"state": "running", "step": 4}
 TWO_UNITS = (
@@ -275,6 +276,19 @@ def test_the_output_of_systemctl_is_split_by_run(monkeypatch):
     assert len(calls) == 1
     assert not any(word.startswith("--state") for word in calls[0])
     assert calls[0][-2:] == ("tpufleet-run@a.service", "tpufleet-run@b.service")
+
+
+def test_check_mode_stops_no_run(systemctl, tmp_path):
+    calls = tmp_path / "calls"
+    unit = "echo Id=tpufleet-run@mine.service; echo ActiveState=active"
+    systemctl.write_text(f"#!/bin/sh\necho $1 >> {calls}\n{unit}\n")
+
+    result = run_module(
+        "run", check=True, run="mine", state="stopped", constants={"STATE_DIR": str(tmp_path)}
+    )
+
+    assert (result["changed"], result["diff"]["after"]) == (True, "stopped\n")
+    assert set(calls.read_text().split()) == {"show"}
 
 
 def test_without_runs_systemctl_is_not_called(monkeypatch):
