@@ -5,6 +5,7 @@ The container engine is a script here; tests/journey/test_container.py uses podm
 
 import json
 import os
+import re
 import stat
 import tarfile
 from pathlib import Path
@@ -247,7 +248,7 @@ def test_a_failed_pull_or_export_leaves_no_files_and_shows_the_engine_s_error(
 ):
     (engine / fault).touch()
 
-    with pytest.raises(ImageError, match=error):
+    with pytest.raises(ImageError, match=f"^image {re.escape(NAME)}: {error}"):
         install(NAME, paths)
 
     assert list((paths.root / "images").iterdir()) == []
