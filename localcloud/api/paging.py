@@ -40,7 +40,7 @@ def select_page(
     collection = f"{collection} {filter_text} {order}"
     page_size = _size(size, query.get(size, ""))
     after = _after(collection, query.get("pageToken", ""))
-    test = parse_filter(filter_text, fields)
+    test = parse_filter(filter_text, fields, is_compute=size == "maxResults")
     selected = [item for item in items if test(item)]
     selected = list(sort(selected, order) if sort else ordered(selected, order, fields))
     rest = _rest([item[key] for item in selected], after)

@@ -1,10 +1,11 @@
 """Filtering and sorting of lists: Google's query parameters ``filter`` and ``orderBy``.
 
 A filter is one or more comparisons joined by AND (``type=v4-8 AND name:us-central1``). The
-operators are ``=``, ``!=`` and ``:`` (contains), and ``eq`` and ``ne`` of Compute
-(https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list), which compare with a
-regular expression. In the value of ``=`` and ``!=``, ``*`` stands for any text. If a field is a
-list, one matching entry is enough. Other syntax of https://google.aip.dev/160 is rejected.
+operators are ``=``, ``!=`` and ``:`` (contains). In the value of ``=`` and ``!=``, ``*`` stands for
+any text. If a field is a list, one matching entry is enough. Other syntax of
+https://google.aip.dev/160 is rejected. Comparisons of Compute may be in brackets, and have two more
+operators (https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list), ``eq`` and
+``ne``, which compare with a regular expression.
 """
 
 import re
@@ -14,27 +15,28 @@ from typing import Any
 from localcloud.api.errors import invalid
 from localcloud.api.routing import camel_case
 
-# Compute's filters may be in brackets.
-_TERM = re.compile(
-    r"\(?\s*([A-Za-z_][\w.]*)(\s*!=|\s*=|\s*:|\s+eq\s|\s+ne\s)\s*"
-    r"(\"[^\"]*\"|'[^']*'|[^\s\"'()]+)\s*\)?"
-)
+_FIELD, _VALUE = r"([A-Za-z_][\w.]*)", r"(\"[^\"]*\"|'[^']*'|[^\s\"'()]+)"
+_TERM = re.compile(rf"{_FIELD}(\s*!=|\s*=|\s*:)\s*{_VALUE}")
+_COMPUTE_TERM = re.compile(rf"\(?\s*{_FIELD}(\s*!=|\s*=|\s*:|\s+eq\s|\s+ne\s)\s*{_VALUE}\s*\)?")
 _ORDER = re.compile(r"\s*([A-Za-z_][\w.]*)(?:\s+(asc|desc))?\s*")
 Item = Mapping[str, Any]
 
 
-def parse_filter(text: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    """Return the predicate for the filter ``text``.
+def parse_filter(
+    text: str, fields: Sequence[str], *, is_compute: bool = False
+) -> Callable[[Item], bool]:
+    """Return the predicate for the filter ``text`` of the Cloud TPU API or of Compute.
 
     Raises HTTP 400 for invalid syntax, or for a field that is not one of ``fields``.
     """
     clauses = re.split(r"\s+AND\s+", text.strip()) if text.strip() else []
-    tests = [_test(clause, fields) for clause in clauses]
+    term = _COMPUTE_TERM if is_compute else _TERM
+    tests = [_test(clause, term, fields) for clause in clauses]
     return lambda item: all(test(item) for test in tests)
 
 
-def _test(clause: str, fields: Sequence[str]) -> Callable[[Item], bool]:
-    match = _TERM.fullmatch(clause)
+def _test(clause: str, term: re.Pattern[str], fields: Sequence[str]) -> Callable[[Item], bool]:
+    match = term.fullmatch(clause)
     if match is None:
         reason = f"filter '{clause}' is not FIELD=VALUE, FIELD!=VALUE or FIELD:TEXT"
         raise invalid("filter", reason)

@@ -109,7 +109,7 @@ def test_lists_have_pages_filters_and_an_order(compute):
     assert compute.names(DISKS, filter=r'name eq ".*\bc\b.*"') == ["c"]
     assert compute.names(DISKS, filter="(name ne a)") == ["b", "c"]
     assert compute.refused("GET", DISKS, filter="colour=red") == (400, "invalid")
-    assert compute.refused("GET", DISKS, filter="name eq (") == (400, "invalid")
+    assert compute.refused("GET", DISKS, filter='name eq "("') == (400, "invalid")
     assert compute.refused("GET", DISKS, filter="colour eq red") == (400, "invalid")
     assert compute.refused("GET", DISKS, maxResults="many") == (400, "invalid")
     assert compute.refused("GET", DISKS, maxResults=501) == (400, "invalid")

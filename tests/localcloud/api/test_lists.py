@@ -182,6 +182,7 @@ def test_operations_of_a_deleted_node_are_listed_and_filtered(local_api):
         {"filter": "type"},
         {"filter": "type=v4-8 OR type=v4-16"},
         {"filter": "colour=red"},
+        {"filter": "type eq v4-8"},  # syntax of Compute
         {"orderBy": "type sideways"},
         {"orderBy": "colour"},
     ],
