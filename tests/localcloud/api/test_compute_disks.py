@@ -94,13 +94,16 @@ def test_a_disk_is_in_use_until_its_tpu_is_deleted(local_api, compute):
 
 def test_several_workers_and_tpus_can_share_only_a_read_only_disk(local_api, compute):
     made(compute)
+    writer = {"acceleratorType": "v4-8", **attached("READ_WRITE")}
 
     assert refused(local_api, "pod", **attached("READ_WRITE")) == (400, "INVALID_ARGUMENT")
+    local_api.ready("writer", **writer)
+    assert refused(local_api, "one", **attached()) == (400, "FAILED_PRECONDITION")
+    local_api.ended(local_api.delete("writer"))
     local_api.ready("one", **attached())
     local_api.ready("two", **attached())
 
     assert len(compute.get(f"{DISKS}/data")["users"]) == 2
-    writer = {"acceleratorType": "v4-8", **attached("READ_WRITE")}
     assert refused(local_api, "three", **writer) == (400, "FAILED_PRECONDITION")
 
 

@@ -76,7 +76,7 @@ def test_a_list_has_pages_and_dash_selects_all_zones(local_api):
     [
         {"pageToken": "nonsense"},
         {"pageToken": "W10"},
-        {"pageToken": "WyJvcGVyYXRpb25zIiwiYSIsImIiXQ"},  # a page token of another list
+        {"pageToken": "WyJvcGVyYXRpb25zIiwiYSJd"},  # a page token of another list
         {"pageSize": "-1"},
         {"pageSize": "many"},
         {"filter": "state=READY"},
