@@ -17,9 +17,9 @@ from train.core.config import build
 from train.core.data import Corpus
 from train.data import tokens
 from train.data.corpus import prepare_all
-from train.data.files import download
+from train.data.files import download, find
 from train.data.texts import CorpusError
-from train.storage import open_filesystem
+from train.storage import UnavailableError, open_filesystem
 
 PAGE = (PROJECT / "docs" / "data.md").read_text()
 CONFIGS = [
@@ -120,6 +120,15 @@ def test_a_bucket_error_names_the_object_and_leaves_no_partial_corpus(
     with pytest.raises(CorpusError, match=f"^gs://gone/{name}: cannot be read: .*{error}"):
         prepare_all(cfg.data)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bucket_that_cannot_be_listed_is_not_a_config_error(monkeypatch: pytest.MonkeyPatch):
+    def refuse(location: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("train.data.files.open_filesystem", refuse)
+    with pytest.raises(UnavailableError, match=r"^data\.text: gs://gone/\*: cannot be listed: Co"):
+        find("gs://gone/*", "data.text")
 
 
 def test_a_renamed_file_of_a_bucket_is_copied_again(

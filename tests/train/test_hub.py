@@ -172,6 +172,14 @@ def test_a_missing_repository_is_reported_in_one_line(hub: str, tmp_path: Path):
     assert "RepositoryNotFoundError" in error
 
 
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_an_unreachable_hub_is_not_a_config_error(tmp_path: Path):
+    error = run(OPEN, "owner/name", NOWHERE, tmp_path).stderr.strip().splitlines()[-1]
+    assert error.startswith("train.storage.UnavailableError: init_from: owner/name is no file or ")
+
+
 KEEP = """
 import sys
 from pathlib import Path
@@ -183,7 +191,6 @@ cfg = DataConfig(text="text", tokenizer=sys.argv[1], directory=sys.argv[2], held
 place = Contract("r", Path("r").absolute(), Path("checkpoints").absolute())
 print([path.name for path in {"fetched": fetched, "prepared": prepared}[sys.argv[3]](cfg, place)])
 """
-NOWHERE = "http://127.0.0.1:9"
 
 
 def test_a_resumed_run_needs_no_hub_for_its_tokenizer(hub: str, tmp_path: Path):
