@@ -43,7 +43,8 @@ def trained(cfg: Config) -> set[str]:
 
 
 def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
-    cfg = config(optimizer={"name": "muon", "weight_decay": 0, "learning_rate": 1.0})
+    changes = {"name": "muon", "weight_decay": 0, "learning_rate": 1.0}
+    cfg = config(optimizer=changes, model={"layers": 8})
     params = fresh(cfg)["params"]
     grads = {
         n: jax.random.normal(jax.random.key(i), a.shape)

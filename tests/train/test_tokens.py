@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,14 @@ def test_truncation_and_padding_in_a_tokenizer_file_are_ignored(bpe: tokens.Toke
         np.testing.assert_array_equal(limited.encode(text), bpe.encode(text))
     for token_ids, text in zip(limited.encode_all(TEXTS), TEXTS, strict=True):
         np.testing.assert_array_equal(token_ids, bpe.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "kind"),
+    [(256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
+)
+def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: type):
+    assert replace(tokens.ascii_characters(), vocabulary=vocabulary).dtype is kind
 
 
 def test_another_process_trains_the_same_encoding():
