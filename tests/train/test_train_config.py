@@ -64,6 +64,14 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
             "checkpoint.every: must be a multiple of compute.steps_per_call (10), not 15",
         ),
         (
+            {"compute": {"steps_per_call": 10}, "evaluate": {"every": 15}},
+            "evaluate.every: must be a multiple of compute.steps_per_call (10), not 15",
+        ),
+        (
+            {"compute": {"steps_per_call": 10}, "sample": {"every": 15}},
+            "sample.every: must be a multiple of compute.steps_per_call (10), not 15",
+        ),
+        (
             {"compute": {"microbatch": 2, "accumulate": 2}},
             "microbatch and accumulate are both set; set only one",
         ),
