@@ -45,20 +45,35 @@ def refusing(code: int, message: str, *, may_list_zones: bool = True, zone_exist
 
 
 @pytest.mark.parametrize(
-    ("change", "zone_exists", "allowed"),
+    ("change", "code", "kind", "allowed"),
     [
-        ({"accelerator_type": "v4-9"}, True, "accelerator types v4-8, v4-16, v5p-8"),
-        ({"runtime_version": "ubuntu"}, True, "runtime versions tpu-ubuntu2204-base, v2-alpha-"),
-        ({"zone": "us-central9-z"}, False, "the zones with TPUs are us-central2-b"),
+        (
+            {"accelerator_type": "v4-9"},
+            400,
+            errors.InvalidRequest,
+            "accelerator types v4-8, v4-16, v5p-8",
+        ),
+        (
+            {"runtime_version": "ubuntu"},
+            404,
+            errors.NotFound,
+            "runtime versions tpu-ubuntu2204-base, v2-alpha-",
+        ),
+        (
+            {"zone": "us-central9-z"},
+            403,
+            errors.Forbidden,
+            "the zones with TPUs are us-central2-b",
+        ),
     ],
 )
 @pytest.mark.parametrize("queued", [False, True])
 def test_an_error_about_type_runtime_or_zone_has_the_apis_reason_and_the_allowed_values(
-    client, scripted, change, zone_exists, allowed, queued
+    client, scripted, change, code, kind, allowed, queued
 ):
-    scripted.handler = refusing(403, "Invalid value", zone_exists=zone_exists)
+    scripted.handler = refusing(code, "Invalid value", zone_exists="zone" not in change)
     spec = replace(DEMO, **change)
-    with pytest.raises(errors.Forbidden, match=f"Invalid value.*{allowed}"):
+    with pytest.raises(kind, match=f"Invalid value.*{allowed}"):
         if queued:
             ensure_requested(client, QueuedResourceSpec("demo", spec), ChangeOptions())
         else:
@@ -66,6 +81,14 @@ def test_an_error_about_type_runtime_or_zone_has_the_apis_reason_and_the_allowed
 
 
 TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
+
+
+def test_an_error_about_refused_credentials_names_the_login_command_and_no_token(scripted):
+    scripted.handler = lambda asked: error(401, f"bad {asked.authorization}")
+    result = run_module("tpu_node", api=scripted.api, **TPU, _ansible_verbosity=5)
+    assert (result["failed"], result["reason"]) == (True, "unauthorized")
+    assert "gcloud auth application-default login" in result["msg"]
+    assert TOKEN not in result["process_output"]
 
 
 def test_the_error_about_a_queued_resource_with_tpus_names_the_option_that_deletes_them(

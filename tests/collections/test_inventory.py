@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
-from harness.scripted_api import PROJECT, Reply, ScriptedApi, error, node
+from harness.scripted_api import PROJECT, TOKEN, Reply, ScriptedApi, error, node
 from tests.collections.test_host_keys import ED25519, published
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -272,6 +272,14 @@ def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
     worker = the_inventory(result)["_meta"]["hostvars"]["demo-w0"]
     assert (worker["tpu_partial"], worker["tpu_unreachable"]) == (True, ["us-east1-d"])
     assert "us-east1-d" in result.stderr
+
+
+def test_the_error_about_refused_credentials_has_no_token_at_any_verbosity(listed, scripted):
+    scripted.handler = lambda asked: error(401, f"bad {asked.authorization}")
+    result = listed("--list", "-vvvvv")
+    assert result.returncode != 0
+    assert "gcloud auth application-default login" in result.stderr
+    assert TOKEN not in result.stdout + result.stderr
 
 
 def test_the_error_about_an_api_that_is_down_has_its_address_and_the_hint(listed, scripted):

@@ -208,6 +208,12 @@ def test_an_invalid_credentials_file_is_refused(tmp_path: Path, content: str):
         TpuApi(settings).list_nodes()
 
 
+def test_a_missing_credentials_file_is_named_with_the_fix(tmp_path: Path):
+    settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(tmp_path / "gone.json"))
+    with pytest.raises(errors.Unauthorized, match=r"gone\.json: No such file.*gcloud auth"):
+        TpuApi(settings).list_nodes()
+
+
 def test_application_default_credentials_are_used_without_a_file(scripted, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(scripted.credentials_file))
     scripted.script = [Reply({"nodes": [node()]})]
