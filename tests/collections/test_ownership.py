@@ -48,12 +48,14 @@ def test_no_other_label_makes_a_tpu_ours(labels):
         (replace(NODE, name="demo2"), "not the expected TPU"),
         (replace(NODE, labels={LABEL: ""}), f"no label {LABEL}"),
         (replace(NODE, labels={LABEL: "other"}), "belongs to the fleet 'other'"),
+        (replace(NODE, labels={LABEL: "a" * 5000}), "belongs to the fleet 'aaa"),
     ],
 )
 def test_only_the_expected_tpu_of_this_fleet_may_be_deleted_unattended(node, reason):
     blocker = deletion_blocker(node, DEMO, "lab")
     assert reason in blocker
     assert bool(reason) == bool(blocker)
+    assert len(blocker) < 300
 
 
 @pytest.mark.parametrize(

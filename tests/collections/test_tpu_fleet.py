@@ -120,6 +120,10 @@ def test_a_delete_by_id_deletes_no_disk_and_no_other_tpu(local_api, options, rea
     assert local_api.node("demo") == node
 
 
+def test_a_tpu_of_the_fleet_file_that_does_not_exist_counts_as_deleted(local_api):
+    assert not delete(local_api, only="demo")["changed"]
+
+
 def test_a_request_that_waits_for_its_tpu_is_deleted_by_name(local_api):
     later_request(local_api, "soon")
 
@@ -155,7 +159,7 @@ def test_a_tpu_whose_name_others_have_too_is_deleted_by_name_and_zone(local_api)
     ambiguous = refusal(local_api, state="absent", only="demo")
     delete(local_api, only=f"demo_{ZONES[0]}")
 
-    assert "several zones have a TPU or queued resource demo (us-central1-b, us-cen" in ambiguous
+    assert "queued resource demo (us-central1-b, us-central1-c, us-central2-b). Name" in ambiguous
     assert tpus(local_api) == [f"{ZONES[1]}/demo"]
     assert len(local_api.get("locations/-/queuedResources")["queuedResources"]) == 1
 
