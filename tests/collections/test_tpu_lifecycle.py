@@ -62,6 +62,15 @@ def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differen
         ensure_present(client, DEMO, ChangeOptions())
 
 
+def test_a_tpu_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
+    def refuse(found):
+        raise errors.Different(f"{found.where} is not ours")
+
+    scripted.script = [GONE, error(409, "already exists"), Reply(node())]
+    with pytest.raises(errors.Different, match=r"demo \(us-central2-b\) is not ours"):
+        ensure_present(client, DEMO, ChangeOptions(check_owner=refuse))
+
+
 def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     scripted.script = [Reply(node(state="CREATING"))] * 3 + [Reply(node())]
     result = ensure_present(client, DEMO, ChangeOptions())
