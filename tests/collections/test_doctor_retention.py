@@ -49,8 +49,13 @@ def proposed(finding):
         (PLACE, 0, (), "gs://mine/runs: outputs_days sets no limit"),
         (PLACE, "0", (rule(30),), "gs://mine/runs: outputs_days sets no limit"),
         (BucketUrl.parse("gs://mine"), 0, (), "gs://mine/: outputs_days sets no limit"),
-        (PLACE, 90, (rule(),), "gs://mine/runs is kept for 90 days"),
-        (PLACE, "90", (COLDER, rule()), "gs://mine/runs is kept for 90 days"),
+        (PLACE, 90, (rule(),), "gs://mine/runs: a lifecycle rule deletes output after 90 days"),
+        (
+            PLACE,
+            "90",
+            (COLDER, rule()),
+            "gs://mine/runs: a lifecycle rule deletes output after 90 days",
+        ),
     ],
 )
 def test_a_bucket_with_the_rule_for_outputs_days_is_fine(place, days, rules, message):
@@ -63,6 +68,7 @@ def test_a_bucket_with_the_rule_for_outputs_days_is_fine(place, days, rules, mes
     [
         ((), []),
         ((rule(30),), []),
+        ((rule(30), rule()), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
         ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
         # A lifecycle rule with a further condition does not delete all output, so it is kept.
@@ -72,7 +78,7 @@ def test_a_bucket_with_the_rule_for_outputs_days_is_fine(place, days, rules, mes
 )
 def test_the_proposed_rule_replaces_only_older_rules_for_the_output(rules, kept):
     finding = retention_finding(PLACE, bucket(*rules), 90)
-    assert "outputs_days is 90, but the bucket has no such lifecycle rule" in finding.line
+    assert "outputs_days is 90, but the bucket has another lifecycle rule or none" in finding.line
     assert proposed(finding) == [*kept, rule()]
 
 

@@ -69,13 +69,13 @@ def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: ob
         "condition": {"age": desired_days, "matchesPrefix": [prefix]},
     }
     rules = _rules(bucket)
-    if new_rule in rules:
-        return ok(CHECK, f"{url} is kept for {desired_days} days")
     kept_rules = [rule for rule in rules if not _is_only_for(rule, prefix)]
+    if [rule for rule in rules if rule not in kept_rules] == [new_rule]:
+        return ok(CHECK, f"{url}: a lifecycle rule deletes output after {desired_days} days")
     lifecycle = shlex.quote(json.dumps({"rule": [*kept_rules, new_rule]}))
     return problem(
         CHECK,
-        f"{url}: outputs_days is {desired_days}, but the bucket has no such lifecycle rule",
+        f"{url}: outputs_days is {desired_days}, but the bucket has another lifecycle rule or none",
         f"echo {lifecycle} > lifecycle.json && "
         f"gcloud storage buckets update gs://{bucket_url.bucket} --lifecycle-file=lifecycle.json",
     )
