@@ -9,6 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.doctor_findin
     ok,
     problem,
     to_dicts,
+    unknown,
     verdict,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor import (
@@ -51,6 +52,12 @@ def test_a_line_is_ok_or_ends_with_the_fix():
     assert ok("zones", "all 5").line == "ok   zones: all 5"
     assert problem("zones", "none", "do this").line == "FIX  zones: none. Next step: do this"
     assert "\n" not in problem("zones", "two\nlines", "x").line
+
+
+def test_only_problems_are_counted():
+    findings = [ok("a", "fine"), problem("b", "bad", "x"), unknown("c", "because of b")]
+    assert verdict(findings) == "1 problem"
+    assert verdict(findings[:1]) == "no problems"
 
 
 # --- findings about this computer ------------------------------------------------------------
