@@ -173,6 +173,21 @@ def test_wait_raises_the_error_of_a_failed_operation(client, clock, code, messag
         client.wait(failed, "create TPU demo", clock() + 600)
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("patch_node", ({"tags": ["a"]}, ["tags"])),
+        ("set_data_disks", ([],)),
+        ("power_node", ("stop",)),
+    ],
+)
+def test_a_change_raises_the_error_of_its_operation(client, scripted, clock, method, arguments):
+    failed = {"name": "o", "done": True, "error": {"code": 3, "message": "it is busy"}}
+    scripted.script = [Reply({"name": "o"}), Reply(failed)]
+    with pytest.raises(errors.OperationFailed, match="it is busy"):
+        getattr(client, method)(ZONE, "demo", *arguments, clock() + 600)
+
+
 def test_the_pause_between_polls_has_an_upper_limit(clock):
     Polling(clock.sleep, clock).pause("create TPU demo", 5000, clock() + 60)
     assert clock.slept == [10]
