@@ -97,7 +97,10 @@ class Loss:
 
 
 def logged_seconds(playbooks: re.Pattern[str], log: str) -> float:
-    """Return the total seconds that playbooks (MACHINES, LAUNCHES) took in the watch's log."""
+    """Return the total seconds that playbooks took, according to the watch's log.
+
+    ``playbooks`` is MACHINES or LAUNCHES, which match the lines of the playbooks to count.
+    """
     return float(sum(int(match[1]) for match in playbooks.finditer(log)))
 
 

@@ -282,7 +282,7 @@ def compare(bench: Bench, rounds: int) -> tuple[float, float, float]:
     bench.cloud.lists = bench.cloud.others = bench.cloud.pages_needed = 0
     plugin, static = [], []
     for _ in range(rounds):
-        # Alternate, so that a slow phase of the machine affects both.
+        # Alternate, so that a slow phase of this computer affects both inventories.
         plugin.append(bench.list(bench.plugin))
         static.append(bench.list(bench.static))
     lists, pages = bench.cloud.lists / rounds, bench.cloud.pages_needed / rounds

@@ -63,10 +63,10 @@ def main() -> int:
 
 
 def outage(name: str, cloud: LocalCloud, recover: Callable[[], float]) -> float:
-    """Preempt the TPU, call ``recover``, and return the seconds of the outage without the boot.
+    """Preempt the TPU, call ``recover``, and return the length of the outage without the boot.
 
-    Prints these seconds, the whole outage and the boot of the new TPU, after ``name``. ``recover``
-    returns the time at which the recovery ended (time.monotonic()).
+    Prints a line that begins with ``name`` and has the outage, the boot of the new TPU and their
+    difference, in seconds. ``recover`` returns when the recovery ended (time.monotonic()).
     """
     client.request(cloud, "POST", f"/_localcloud/nodes/{TPU}:preempt")
     began = time.monotonic()

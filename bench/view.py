@@ -36,7 +36,9 @@ TASK = """\
 
 
 def play(folder: Path, view: str) -> tuple[float, int]:
-    """Run the playbook in ``folder`` with the stdout callback ``view``; return seconds and lines.
+    """Run the playbook in ``folder`` with the stdout callback ``view``.
+
+    Returns how many seconds it took, and how many lines it printed.
 
     Raises CalledProcessError if the playbook fails.
     """
