@@ -44,7 +44,7 @@ class ChangeOptions:
 
     @property
     def replaces_lost(self) -> bool:
-        """Whether a preempted TPU is deleted and recreated."""
+        """Whether preempted TPUs and their queued resources, also failed ones, are recreated."""
         return self.replace_dead or self.recreate
 
 

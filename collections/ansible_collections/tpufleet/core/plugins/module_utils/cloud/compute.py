@@ -20,7 +20,7 @@ _PAGE_SIZE = "maxResults"
 class ComputeApi(GoogleApi):
     """Compute Engine client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods with a ``deadline``, a time of ``polling.clock``, wait until the change is done.
+    Methods that take a ``deadline`` (a time of ``polling.clock``) wait until the change is done.
     """
 
     @property

@@ -32,7 +32,7 @@ class Listing:
 class TpuApi(GoogleApi):
     """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods with a ``deadline``, a time of ``polling.clock``, wait until the change is done.
+    Methods that take a ``deadline`` (a time of ``polling.clock``) wait until the change is done.
     """
 
     @property

@@ -235,7 +235,7 @@ def setup_findings(machine: Machine) -> Iterator[Finding]:
 
 
 def records_findings(machine: Machine) -> Iterator[Finding]:
-    """Check that this worker cannot write run records, because controllers act on their content."""
+    """Check that this worker has no write access to run records, which controllers act on."""
     check = "run records"
     if not machine.fleet_state.startswith("gs://"):
         return

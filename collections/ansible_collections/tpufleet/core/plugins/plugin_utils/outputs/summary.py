@@ -187,8 +187,9 @@ class OwnSteps:
     def add(self, step: float, time: float, save: float, start: float) -> None:
         """Add a step, unless its time is invalid or earlier than the time of the previous step.
 
-        ``time`` is when it ended, in unix seconds. ``save`` is how many seconds training waited for
-        a checkpoint, ``start`` how many passed from the trainer's start; each is NaN if unknown.
+        ``time`` is when the step ended, in unix seconds. ``save`` is how many seconds training
+        waited for a checkpoint. ``start`` is how many seconds after the trainer's start the step
+        ended; it counts only for the first step. Each of the two is NaN if unknown.
         """
         if max(self._began, self.times[-1] if self.times else 0.0) <= time <= MAX_SECONDS:
             if not self.steps:

@@ -40,7 +40,7 @@ _ENDS_OF_LAUNCH = (EventKind.LAUNCHED, EventKind.LAUNCH_FAILED, EventKind.FOUND_
 
 
 def wanted_seconds(record: Mapping[str, Any], now: float) -> float:
-    """Return for how many seconds until ``now`` the run was wanted."""
+    """Return for how many seconds the run was wanted, up to ``now``."""
     spent = float(record.get("wanted_seconds", 0.0))
     if record.get("wanted") == DesiredState.RUNNING:
         return spent + max(0.0, now - float(record.get("wanted_since", now)))

@@ -43,7 +43,7 @@ class TaskTally:
     progress: dict[str, str] = field(default_factory=dict)
 
     def lines(self, check: bool) -> list[tuple[str, str, str, str]]:
-        """Return what to print of changes and ignored errors when the task has ended.
+        """Return the lines about changes and ignored errors to print once the task has ended.
 
         Each line is (outcome, label, task, hosts): ``label`` describes the outcome, and ``hosts``
         names the hosts that have it. ``check`` is whether Ansible is in check mode.
