@@ -80,7 +80,8 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) 
         settings.hand_over(cloud)
         return running
     if root is None:
-        raise CloudError(f"the server has stopped meanwhile. Run again: {cloud.command('up')}")
+        command = cloud.command("up")
+        raise CloudError(f"the server stopped while this command was running. Run again: {command}")
     kernel_limits.raise_for_many_machines()
     report("starting the network: a bridge, NAT, a name server")
     has_machines = _has_machines(cloud)

@@ -80,8 +80,8 @@ class ComputeCatalog:
     ) -> tuple[Route, ...]:
         """Return the routes that list and get the resources of a kind, such as ``zone``.
 
-        ``collection`` is the path template of the list. ``write`` returns the resource with a name
-        and scope as a message; zones and regions have the scope "".
+        ``collection`` is the path template of the list. ``write`` returns the JSON of the
+        resource with a name and a scope; zones and regions have the scope "".
         """
 
         def scope_of(call: Call) -> str:

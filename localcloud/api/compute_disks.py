@@ -188,7 +188,11 @@ class Disks(Collection):
         return self._begin(call, "resize", disk)
 
     def _update(self, call: Call) -> ComputeOperation:
-        """Change the access mode of a disk; raise HTTP 400 if it is attached or shared for ever."""
+        """Change the access mode of a disk.
+
+        Raises HTTP 400 if the disk is attached, or if it is read-only for several nodes, which
+        can't be undone.
+        """
         body, disk = _canonical(call.json()), self._find(call)
         paths = call.query.get("updateMask") or call.query.get("paths", "")
         if set(paths.split(",")) != {"accessMode"}:

@@ -22,7 +22,10 @@ class Locations:
         self._project = project
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the HTTP routes and their handlers; v1 has another name of runtime versions."""
+        """Return the HTTP routes and their handlers.
+
+        In v1, runtime versions are called ``tensorflowVersions``.
+        """
         identity, v1 = "generateServiceIdentity", LOCATION.replace("/v2/", "/v1/")
         locations, query = LOCATION.rpartition("/")[0], (*_PAGE, "filter", "extraLocationTypes")
         types, versions = catalog.ACCELERATORS.keys(), catalog.RUNTIME_VERSIONS
@@ -63,7 +66,8 @@ class Locations:
     ) -> tuple[Route, ...]:
         """Return the routes that list and get the accelerator types or versions of a zone.
 
-        ``location`` is the path template of a zone. ``write`` returns a message without its name.
+        ``location`` is the path template of a zone. ``write`` returns the JSON of the
+        type or runtime version with an id, without its ``name``, for a version of the API.
         """
 
         def item(zone: str, offer: str, version: Version) -> dict[str, Any]:

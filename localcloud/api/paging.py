@@ -1,7 +1,8 @@
 """Pages of lists: filtered and sorted items, with page tokens that stay valid while a list changes.
 
 A page token contains the key of the page's last item instead of an offset. An insertion or deletion
-between two requests thus neither repeats nor skips other items (https://google.aip.dev/158).
+between two requests thus neither repeats nor skips other items (https://google.aip.dev/158). There
+is one exception: if that item is deleted from a list that is not sorted by its key, the list ends.
 """
 
 import base64
@@ -14,7 +15,7 @@ from localcloud.api.errors import invalid
 from localcloud.api.selection import ordered, parse_filter
 
 DEFAULT_SIZE = 100
-# For each name of the parameter with the page size: its largest value.
+# The largest page size, by the name of its parameter: the TPU API has another one than Compute.
 LARGEST_SIZES = {"pageSize": 1000, "maxResults": 500}
 Item = Mapping[str, Any]
 

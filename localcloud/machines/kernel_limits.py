@@ -1,4 +1,4 @@
-"""Kernel limit that is raised so that many machines can run on this host."""
+"""The kernel's limit of inotify instances, raised so that many machines can run on this host."""
 
 import contextlib
 from pathlib import Path
@@ -14,7 +14,7 @@ def raise_for_many_machines() -> None:
     limit = int(_INSTANCES.read_text())
     if limit < _NEEDED:
         _BEFORE.write_text(f"{limit}\n")
-        # Ignore a limit that is read-only, because this host is itself a container.
+        # If this host is itself a container, the limit is read-only and stays as it is.
         with contextlib.suppress(OSError):
             _INSTANCES.write_text(str(_NEEDED))
 
