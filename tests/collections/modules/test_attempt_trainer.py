@@ -56,7 +56,7 @@ def connections():
         end.connection.close()
 
 
-def test_a_message_is_accepted_only_once_and_in_one_direction(connections):
+def test_a_replayed_or_reflected_message_between_workers_is_refused(connections):
     server, client = connections
     server.send({"begin": True})
     line = client.connection.recv(4096, socket.MSG_PEEK)
@@ -104,7 +104,7 @@ def test_a_full_disk_does_not_hide_that_another_worker_ended(attempt, connection
 def test_a_stopped_trainer_gets_only_one_sigterm_during_a_long_save(
     attempt, connections, tmp_path, monkeypatch
 ):
-    """The end of another worker's trainer must not interrupt the save of this one."""
+    """When another worker's trainer ends, a second SIGTERM would interrupt this trainer's save."""
     monkeypatch.setattr(trainer_end, "EXIT_GRACE", 0.1)
     own, other = connections
     trainer = attempt.Trainer([sys.executable, "-c", SAVE], str(tmp_path), [own], lambda _: None)

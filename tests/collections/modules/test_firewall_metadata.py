@@ -54,7 +54,7 @@ def protect() -> None:
     subprocess.run(nft, input=rules([ADDRESS]), text=True, check=True)
 
 
-def test_connections_that_are_older_than_the_rules_continue(open_in):
+def test_firewall_rules_do_not_end_connections_that_exist_already(open_in):
     server = open_in(SERVER, lambda: socket.create_server((METADATA, 80)))
     agent = open_in(WORKER, lambda: socket.create_connection((METADATA, 80), timeout=10))
     connection, _ = server.accept()

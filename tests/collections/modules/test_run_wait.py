@@ -139,7 +139,7 @@ CRASHED = wait_result(7, state="failed", reason_code="exit_code", exit_code=1)
     ],
     ids=["lost before the first step", "lost later", "crashed later", "continues"],
 )
-def test_a_wait_decides_whether_the_launch_failed_and_the_run_stops(
+def test_results_of_workers_decide_whether_a_launch_failed_and_the_run_stops(
     results, problems, launch_failed, stops
 ):
     outcome = wait_outcome({f"w{number}": result for number, result in enumerate(results)})

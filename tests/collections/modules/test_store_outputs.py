@@ -220,7 +220,7 @@ def service(worker: Worker) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_service_stores_new_output_before_it_ends(worker, service):
+def test_the_service_that_stores_output_uploads_new_output_before_it_ends(worker, service):
     worker.write("at the shutdown\n")
     service.terminate()
 
@@ -228,7 +228,7 @@ def test_the_service_stores_new_output_before_it_ends(worker, service):
     assert worker.stored() == "at the shutdown\n"
 
 
-def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worker, service):
+def test_the_service_that_stores_output_exits_when_setup_has_replaced_its_files(worker, service):
     (worker.state / "old").rename(worker.state / "new")
     link = worker.state / "programs"
     link.unlink()
@@ -237,7 +237,7 @@ def test_the_service_exits_for_a_restart_when_setup_has_replaced_its_files(worke
     assert service.wait(timeout=60) == 0
 
 
-def test_the_service_continues_after_its_machine_was_suspended(worker, service):
+def test_the_service_that_stores_output_continues_after_a_suspension(worker, service):
     service.send_signal(signal.SIGSTOP)
     time.sleep(6)  # longer than the interval at which the service stores output
     worker.write("one\n")
