@@ -135,7 +135,7 @@ def test_all_output_is_requested_again_after_a_damaged_state(tmp_path):
         ({"files": [], "state": {"a": "x" * (1 << 22)}}, "invalid state"),
     ],
 )
-def test_a_malformed_answer_is_refused(tmp_path, answer, error):
+def test_malformed_output_from_a_worker_is_refused(tmp_path, answer, error):
     with pytest.raises(OutputError, match=error):
         collect(tmp_path / "outputs", "w0", lambda _: {"state": {}, **answer})
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []

@@ -80,14 +80,14 @@ in_both = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["
 
 
 def output_of(environment, playbook, *arguments):
-    """Run a playbook, and further ones in ``arguments``; return the output."""
+    """Run a playbook, and those whose paths are in ``arguments``; return their output."""
     result = play(environment, f"playbooks/{playbook}.yml", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     return flat(result)
 
 
 @in_both
-def test_logs_status_and_fetch_have_the_output_of_a_run(environment, run, tmp_path):
+def test_logs_status_and_fetch_show_a_run_whose_tpu_is_gone(environment, run, tmp_path):
     options = ("-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
     text = output_of(environment, "logs", "playbooks/status.yml", "playbooks/fetch.yml", *options)
 

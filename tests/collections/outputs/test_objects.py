@@ -36,7 +36,7 @@ from harness.stored_output import (
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n")
 
 
-def test_a_directory_and_a_bucket_have_the_same_objects_of_a_run(emulator, tmp_path):
+def test_a_run_has_the_same_objects_in_a_directory_and_a_bucket(emulator, tmp_path):
     stored = OBJECTS | attempt(run="mine-2")
     directory = in_directory(tmp_path / "outputs", stored)
     bucket = in_bucket(emulator, "same", tmp_path / "cache", stored)

@@ -58,7 +58,7 @@ def test_a_cut_line_is_not_joined_with_the_text_after_a_missing_segment(tmp_path
 @pytest.mark.parametrize(
     "text", [b"1\n2\n[3", b"1\n" + b"x" * (3 * SEGMENT_BYTES) + b"\n2\n"], ids=["cut", "long"]
 )
-def test_an_incomplete_last_line_and_a_very_long_line_are_left_out(tmp_path, text):
+def test_metrics_leave_out_an_incomplete_last_line_and_very_long_lines(tmp_path, text):
     assert metrics(tmp_path, attempt(metrics=text)) == [1, 2]
 
 

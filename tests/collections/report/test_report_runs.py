@@ -126,7 +126,7 @@ PREEMPTED_EVENT = (1800, watch("preempted", "recreate"))
         ([], {}, (1000,)),
     ],
 )
-def test_an_attempt_ends_as_its_worker_reported(events, output, expected):
+def test_stored_output_and_events_decide_how_and_when_an_attempt_ended(events, output, expected):
     fields = record((1000, LAUNCHED), *events, attempt=1)
     attempts = attempts_of(fields, events_of(fields), run_output(stored(**output)), NOW)
     assert attempts == [Attempt(1, 1000, *expected)]
