@@ -77,14 +77,14 @@ def test_a_new_best_step_of_an_ended_run_does_not_shorten_the_wait():
     assert values(decision)["seconds"] == 50
 
 
-def test_the_same_step_as_before_clears_nothing():
+def test_a_best_step_that_was_reached_before_clears_no_counts():
     watch = COUNTS | {"best_step": 7, "state": "running"}
 
     assert remembered(decided(pod(TRAINING), watch), watch) == {}
 
 
 @pytest.mark.parametrize(("tries", "wait"), [(0, 10), (6, 640), (20, 10 * 2**20), (21, 10 * 2**20)])
-def test_a_wait_doubles_up_to_a_maximum(tries, wait):
+def test_the_wait_before_a_relaunch_doubles_up_to_a_maximum(tries, wait):
     limits = replace(LIMITS, longest_backoff=1e12)
 
     decision = decided(pod(ended("75")), {"tries": tries}, limits)
@@ -92,7 +92,7 @@ def test_a_wait_doubles_up_to_a_maximum(tries, wait):
     assert decision.memory.not_before == NOW + wait
 
 
-def test_a_memory_reads_back_equal_and_values_of_other_types_are_ignored():
+def test_the_memory_of_the_watch_reads_back_equal_and_values_of_other_types_are_ignored():
     memory = Memory("running", 1.5, 1, 2, 3, 4, 5, 6, 7.5, 8, "w1", 9)
 
     assert Memory.of(asdict(memory)) == memory

@@ -394,7 +394,7 @@ def test_a_cause_keeps_how_a_process_ended(answer):
 
 
 @pytest.mark.parametrize("value", [float("inf"), 10**400, True, "2.5"])
-def test_a_value_that_is_not_a_finite_number_is_unknown(value):
+def test_a_heartbeat_value_that_is_not_a_finite_number_is_unknown(value):
     answer = report(heartbeat={"loss": value}, heartbeat_age=value, output_age=value)
 
     process = parse_process("pod-w0", answer)
@@ -407,21 +407,21 @@ def processes(*states: RunState) -> list[ProcessStatus]:
     return [ProcessStatus(f"w{index}", state) for index, state in enumerate(states)]
 
 
-def test_the_first_failed_process_decides_before_a_waiting_one():
+def test_the_first_failed_process_or_else_a_waiting_one_decides_the_state_of_a_run():
     ended = processes(RunState.WAITING, RunState.FAILED, RunState.FAILED)
 
     assert deciding_process(ended).host == "w1"
     assert deciding_process(ended[:1] + processes(RunState.TRAINING)).host == "w0"
 
 
-def test_without_failures_the_most_common_state_decides():
+def test_if_no_process_failed_or_waits_the_most_common_state_is_that_of_the_run():
     states = (RunState.TRAINING, RunState.DONE, RunState.DONE)
 
     assert deciding_process(processes(*states)).host == "w1"
     assert deciding_process(processes(*states, RunState.WAITING)).host == "w3"
 
 
-def test_a_process_that_ended_because_of_a_peer_decides_only_if_all_did():
+def test_a_process_that_ended_because_of_a_peer_decides_the_state_only_if_all_did():
     peers = [parse_process(host, report_end("77", peer="w2")) for host in ("w0", "w1")]
 
     assert deciding_process([*peers, ProcessStatus("w2", RunState.DONE)]).host == "w2"
@@ -440,5 +440,5 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON))
-def test_any_json_is_read_as_a_process(answer):
+def test_any_json_from_a_worker_is_parsed_as_the_status_of_a_process(answer):
     assert isinstance(parse_process("pod-w0", answer), ProcessStatus)

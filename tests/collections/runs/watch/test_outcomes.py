@@ -170,7 +170,7 @@ def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
     assert (record["watch"]["state"], record["watch"]["tries"]) == ("interrupted", 1)
 
 
-def test_a_run_that_exceeds_the_limits_of_the_pass_is_given_up_and_stopped(controller):
+def test_a_run_that_was_preempted_more_often_than_allowed_is_given_up_and_stopped(controller):
     controller.limits = Limits(preemptions=1)
     controller.record_launch(watch={"preemptions": 1})
     controller.listing = [LOST]

@@ -384,7 +384,7 @@ def test_an_attempt_that_continues_after_a_failed_recovery_ends_the_phase(contro
     [(61, lambda: [POD]), (0, lambda: [LOST]), (0, Mock(side_effect=NoAnswer("no answer")))],
     ids=["answers from before the recovery", "preempted", "no answer of the API"],
 )
-def test_a_phase_continues_unless_the_run_and_its_tpu_are_seen_ready(
+def test_a_launch_phase_ends_only_if_the_run_and_its_tpu_are_seen_running_after_it_began(
     controller, asked_s_ago, list_tpus
 ):
     record_launch_phase(controller, controller.now - 60)

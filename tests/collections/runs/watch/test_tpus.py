@@ -234,9 +234,7 @@ def test_an_unreachable_worker_is_waited_for_until_the_limit():
         ([ended("1"), UNREACHABLE], {"health": "UNHEALTHY_MAINTENANCE"}, "tpu_in_maintenance"),
     ],
 )
-def test_an_unreachable_worker_has_its_tpu_replaced_only_if_all_conditions_hold(
-    processes, changes, code
-):
+def test_the_tpu_of_an_unreachable_worker_is_not_replaced_in_doubt(processes, changes, code):
     decision = decided(pod(*processes, **{"is_confirmed": True} | changes), FOR_LONG)
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)

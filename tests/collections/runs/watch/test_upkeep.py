@@ -52,7 +52,7 @@ def wanted(**node):
 
 
 @pytest.mark.parametrize("node", [{"id": "8"}, {"zone": "us-east1-d"}])
-def test_a_wanted_run_on_a_tpu_of_another_name_and_zone_or_id_does_not_use_a_tpu(node):
+def test_a_wanted_run_does_not_use_a_tpu_of_another_name_and_zone_or_id(node):
     assert not is_used(TWO_WORKERS, HOSTS, QUIET, wanted(**node))
 
 
