@@ -96,7 +96,7 @@ def test_a_lease_ends_exactly_when_its_time_is_over(lease, clock):
     assert lease.lost() == "the lease x could not be renewed in time"
 
 
-def test_the_error_names_the_holder_without_its_token(documents, clock):
+def test_the_error_for_a_held_lease_names_the_holder_without_its_token(documents, clock):
     clock.leases(documents).acquire("x")
     host_and_pid = documents.stored["x"]["holder"].rpartition(":")[0]
 
@@ -104,7 +104,9 @@ def test_the_error_names_the_holder_without_its_token(documents, clock):
         clock.leases(documents).acquire("x")
 
 
-def test_another_controller_also_waits_for_the_maximum_clock_skew(documents, clock, lease):
+def test_another_controller_gets_an_expired_lease_only_after_the_maximum_clock_skew(
+    documents, clock, lease
+):
     clock.now = START_TIME + LEASE_S + MAX_SKEW_S - 0.01
     with pytest.raises(LeaseHeldError):
         clock.leases(documents).acquire("x")
@@ -186,7 +188,9 @@ def test_a_lease_that_cannot_be_written_is_not_acquired(documents, clock, failur
         *((until, "x: its file is invalid") for until in (1e12, -1, "soon", None)),
     ],
 )
-def test_the_stored_end_must_be_a_time(documents, clock, until, expected):
+def test_a_stored_lease_whose_end_is_not_a_possible_time_is_an_error(
+    documents, clock, until, expected
+):
     documents.stored["x"] = {"holder": "a:1:b", "until": until, "generation": 1}
 
     with pytest.raises(RecordError) as caught:
@@ -232,7 +236,7 @@ def test_a_document_that_is_not_a_lease_is_an_error_and_never_a_free_lease(
 
 
 class Rounds(threading.Event):
-    """Event whose ``wait`` calls the next callback and returns False; without one, returns True."""
+    """Event whose ``wait`` calls the next callback and returns False; True if none is left."""
 
     def __init__(self, *callbacks: Any) -> None:
         super().__init__()
@@ -295,7 +299,7 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(lease, documents):
     assert documents.stored["x"]["generation"] == 6
 
 
-def test_the_holder_is_read_again_after_a_failed_read(lease, documents):
+def test_a_failed_read_of_the_holder_does_not_lose_the_lease(lease, documents):
     read = documents.read
 
     def no_answer(run: str) -> dict[str, Any]:

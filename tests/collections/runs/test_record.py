@@ -144,7 +144,9 @@ def read(**fields: Any) -> RunRecord:
         ("phase_since", 0.0, 1e12),
     ],
 )
-def test_a_number_is_accepted_within_its_limits_only(field: str, least: float, most: float) -> None:
+def test_a_number_in_a_record_is_accepted_only_within_its_limits(
+    field: str, least: float, most: float
+) -> None:
     assert [read(**{field: value}).fields()[field] for value in (least, most)] == [least, most]
     for value in (least - 1, most + 1):
         with pytest.raises(InvalidRecordError, match=field):
@@ -161,7 +163,9 @@ def test_a_number_is_accepted_within_its_limits_only(field: str, least: float, m
         ("nodes", [{"name": "pod", "zone": "us-east1-d", "id": "1"}] * 1024),
     ],
 )
-def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest: Any) -> None:
+def test_a_text_or_list_in_a_record_is_accepted_up_to_its_maximum_length(
+    field: str, longest: Any
+) -> None:
     longer = longest + longest[:1] if isinstance(longest, str | list) else {"A": "a" * 65537}
     if field == "command" and len(longest) == 1:
         longer = ["a" * 65537]
@@ -208,12 +212,12 @@ def test_a_text_or_list_is_accepted_up_to_its_maximum_length(field: str, longest
         ("history", [1]),
     ],
 )
-def test_a_value_of_another_type_or_range_is_refused(field: str, value: Any) -> None:
+def test_a_record_with_a_value_of_another_type_or_range_is_refused(field: str, value: Any) -> None:
     with pytest.raises(InvalidRecordError, match=f"run 'mine': invalid record: ({field}|time) "):
         read(**{field: value})
 
 
-def test_phases_of_a_newer_version_are_dropped() -> None:
+def test_phases_that_only_a_newer_version_knows_are_dropped() -> None:
     record = read(phase="new", spent={"boot": 5, "new": 7})
 
     assert record.phase is None
@@ -255,7 +259,9 @@ def test_a_minimal_record_gets_defaults() -> None:
 
 
 @pytest.mark.parametrize("location", ["/a", "gs://bucket", "gs://bucket/with.dots-and_more/a b"])
-def test_checkpoints_are_a_directory_or_url_that_ends_with_the_run(location: str) -> None:
+def test_checkpoints_are_in_a_directory_or_url_that_ends_with_the_name_of_the_run(
+    location: str,
+) -> None:
     assert read(checkpoints=f"{location}/mine").launch.checkpoints == f"{location}/mine"
 
 
@@ -275,7 +281,7 @@ def test_checkpoints_that_are_not_the_runs_own_directory_are_refused(location: s
         *("https://h/mine", "/a;b/mine", "/{{ x }}/mine"),
     ],
 )
-def test_an_invalid_path_is_refused(field: str, path: str) -> None:
+def test_a_record_with_an_invalid_path_is_refused(field: str, path: str) -> None:
     with pytest.raises(InvalidRecordError, match=field):
         read(**{field: path})
 

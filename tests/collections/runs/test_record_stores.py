@@ -165,7 +165,7 @@ def test_a_damaged_record_is_named_and_left_alone(tmp_path):
     assert path.read_text() == '{"wanted":'
 
 
-def test_a_directory_that_cannot_be_listed_or_written_is_named_and_not_empty(tmp_path):
+def test_a_directory_of_records_that_cannot_be_listed_or_written_is_an_error(tmp_path):
     (tmp_path / "runs").write_text("a file")
 
     with pytest.raises(RecordError, match="can't be listed"):
@@ -181,7 +181,7 @@ def test_a_directory_that_cannot_be_listed_or_written_is_named_and_not_empty(tmp
         ("gs://fleet/state/", r"fleet_state: gs://fleet/state/runs: .* has no Cloud Storage"),
     ],
 )
-def test_a_location_that_is_no_directory_and_no_available_bucket_is_refused(fleet_state, error):
+def test_a_fleet_state_that_is_no_directory_and_no_available_bucket_is_refused(fleet_state, error):
     api = {"project": "local-fleet", "endpoint": "http://127.0.0.1:1"}
 
     with pytest.raises(RecordError, match=error):

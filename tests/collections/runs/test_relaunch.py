@@ -107,7 +107,7 @@ def test_a_lock_file_is_private_and_written_again_only_if_it_is_damaged(tmp_path
 @pytest.mark.parametrize(
     ("fields", "more"), [({}, {}), *(({"chip": n}, {"per_chip": True, "chip": n}) for n in (0, 3))]
 )
-def test_playbooks_get_only_names_and_paths_and_the_current_address_of_the_tpu(fields, more):
+def test_a_relaunch_passes_only_names_and_paths_and_the_current_tpu_to_its_playbooks(fields, more):
     variables = relaunch_variables(run_record(**fields), STATE_DIR, "gs://bucket/fleet", "pod_zone")
 
     assert variables == more | {
