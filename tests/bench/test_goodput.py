@@ -47,7 +47,7 @@ def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
         ({}, (), 0),
     ],
 )
-def test_counted_seconds_leave_out_the_time_of_faults(finished_at, first_steps, seconds):
+def test_the_time_of_steps_leaves_out_the_time_of_faults(finished_at, first_steps, seconds):
     assert counted_seconds(finished_at, first_steps) == pytest.approx(seconds, rel=0.1)
 
 

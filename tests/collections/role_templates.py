@@ -35,7 +35,7 @@ def run_tasks(
     environment: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a play with these tasks, by default on this computer; Ansible's own view prints it.
+    """Run a play with these tasks, by default on this computer, with Ansible's default callback.
 
     ``arguments`` are those of ansible-playbook, ``environment`` has additional variables, and
     ``fields`` are keywords of the play.

@@ -93,7 +93,7 @@ def test_a_malformed_lifecycle_counts_as_no_rules(lifecycle):
     assert proposed(retention_finding(PLACE, {"lifecycle": lifecycle}, 90)) == [rule()]
 
 
-def test_a_limit_for_a_whole_bucket_is_refused():
+def test_outputs_days_is_refused_if_outputs_is_a_whole_bucket():
     finding = retention_finding(BucketUrl.parse("gs://mine"), {}, 90)
     assert finding.line.startswith("FIX  stored output: gs://mine is a whole bucket")
     assert finding.fix == "set outputs: gs://mine/runs"

@@ -307,7 +307,7 @@ OWN_ONLY = ["tpu_labels.owner == 'ada'"]
     ],
     ids=["wrong option", "strict filter", "invalid filter", "partial list", "two of one name"],
 )
-def test_an_error_is_one_line(listed, scripted, handler, options, expected):
+def test_an_error_of_the_inventory_plugin_is_one_line(listed, scripted, handler, options, expected):
     scripted.handler = handler
     assert expected in the_line(listed(**options))
 

@@ -161,7 +161,7 @@ OTHER_SERVER = SHARED | {"server": "10.9.9.9", "export": "/vol/data", "read_only
         (DISK | {"device": "/dev/disk/by-uuid/6f0c"}, "ext4 /dev/disk/by-uuid/6f0c", "nosuid"),
     ],
 )
-def test_each_kind_is_mounted_from_its_source_with_its_options(entry, source, options):
+def test_each_kind_of_mount_has_its_source_and_options(entry, source, options):
     mount_unit = unit(entry)
     names = [option.partition("=")[0] for option in mount_unit["options"].split(",")]
 
@@ -176,7 +176,7 @@ def test_a_directory_of_another_nfs_server_is_not_exported():
     assert exports([OTHER_SERVER]) == []
 
 
-def test_a_server_that_is_neither_a_host_nor_an_address_is_refused():
+def test_an_nfs_server_that_is_neither_a_host_nor_an_address_is_refused():
     with pytest.raises(AnsibleFilterError, match="server: the inventory has no host pod2-w0"):
         unit(SHARED | {"server": "pod2-w0"})
 

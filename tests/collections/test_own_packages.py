@@ -121,7 +121,7 @@ FACTS_AFTER_LOCK = """
 PYTHON_HERE = "ansible_python_interpreter: '{{ ansible_playbook_python }}'"
 
 
-def test_workers_keep_their_own_facts_after_the_lock_file(tmp_path):
+def test_workers_have_their_own_facts_after_the_tasks_of_the_lock_file(tmp_path):
     """In ansible-core 2.21, a fact set once for all hosts makes them share later facts, too."""
     inventory = f"tpu: {{hosts: {{a: , b: }}, vars: {{{PYTHON_HERE}}}}}\n"
     tasks = yaml.safe_load(FACTS_AFTER_LOCK)

@@ -85,7 +85,7 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["restart", "check"])
-def test_a_run_whose_tpu_is_gone_is_not_restarted_and_no_field_of_its_record_executed(
+def test_a_run_whose_tpu_is_gone_is_not_restarted_and_its_record_executes_no_code(
     local_api, tmp_path, options
 ):
     owned = tmp_path / "owned"

@@ -198,7 +198,7 @@ def test_the_interval_of_a_timer_is_read_from_its_unit_or_line(controller, every
 
 
 @by_systemd
-def test_a_timer_is_enabled_stopped_before_a_change_and_disabled(controller):
+def test_systemd_enables_a_new_timer_stops_it_for_a_change_and_disables_a_removed_one(controller):
     controller.ask(**KILL)
     controller.asked()
     created = controller.ask(**WATCH)
@@ -274,7 +274,9 @@ def test_root_uses_system_timers_and_other_users_use_user_timers(monkeypatch, tm
         (["/no/such"], "/no/such: No such file or directory"),
     ],
 )
-def test_the_error_of_a_program_that_fails_has_its_beginning_and_the_reason(words, error):
+def test_the_error_of_a_failed_program_has_the_beginning_of_its_command_and_the_reason(
+    words, error
+):
     with pytest.raises(ScheduleError) as caught:
         run(words)
     assert str(caught.value) == error

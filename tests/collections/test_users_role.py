@@ -48,7 +48,7 @@ def test_sudo_may_be_a_word_for_a_boolean(tmp_path, sudo, is_allowed):
     ("names", "key"),
     [(["ada", "ada"], KEY), (["tpufleet-peer"], KEY), (["root"], KEY), (["eve"], "AAAA")],
 )
-def test_an_invalid_or_repeated_name_and_a_text_that_is_no_public_key_are_refused(
+def test_a_user_with_an_invalid_or_repeated_name_or_no_valid_public_key_is_refused(
     tmp_path, names, key
 ):
     check = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[0]

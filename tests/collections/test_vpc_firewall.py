@@ -123,7 +123,9 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
 
 @pytest.mark.parametrize("state", ["present", "absent"])
 @pytest.mark.parametrize("fleet", ["", "other", "research-2"])
-def test_a_rule_that_this_fleet_did_not_create_is_never_changed(client, scripted, fleet, state):
+def test_a_firewall_rule_that_this_fleet_did_not_create_is_never_changed(
+    client, scripted, fleet, state
+):
     rule = rules(OFFICE)[1].body("p")
     description = rule["description"].replace("research", fleet) if fleet else "by hand"
     scripted.script = [Reply({"items": [rule | {"description": description}]})]

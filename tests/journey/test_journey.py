@@ -111,7 +111,7 @@ def test_a_killed_run_saves_and_resumes_with_the_same_losses(fleet, config, tmp_
     assert [line["loss"] for line in cut] == [line["loss"] for line in whole]
 
 
-def test_a_foreign_trainer_gets_its_arguments_environment_and_secrets(fleet, tmp_path):
+def test_a_trainer_of_the_user_gets_its_arguments_environment_and_secrets(fleet, tmp_path):
     code, secret = tmp_path / "theirs", "sesame-4711-open"
     code.mkdir()
     (code / "mine.sh").write_text(
