@@ -180,7 +180,7 @@ def test_a_name_in_two_zones_needs_the_zone(local_api, run_cli, arguments):
         ("health none TIMEOUT", "nodes/none' was not found"),
     ],
 )
-def test_an_invalid_fault_is_one_line_and_exit_code_1(run_cli, command, text):
+def test_an_invalid_fault_causes_one_line_and_exit_code_1(run_cli, command, text):
     code, output, errors = run_cli("fault", *command.split())
 
     assert (code, output) == (1, "")

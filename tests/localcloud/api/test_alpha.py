@@ -150,7 +150,7 @@ def test_a_v2alpha1_tier_is_shown_in_the_request_and_its_node(local_api, fields,
         {"runDuration": {"maxRunDuration": "9s", "terminationTime": "2099-01-01T00:00:00Z"}},
     ],
 )
-def test_an_invalid_tier_is_refused(shared_api, fields):
+def test_an_invalid_tier_or_provisioning_model_is_refused(shared_api, fields):
     assert queued(shared_api, {"nodeId": "one"}, **fields).status_code == 400
 
 

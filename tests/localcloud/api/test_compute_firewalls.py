@@ -23,7 +23,7 @@ def test_a_new_cloud_has_the_default_network_with_its_usual_rules(shared_compute
     assert internal["sourceRanges"] == [subnet["ipCidrRange"]] == ["10.77.0.0/24"]
 
 
-def test_a_rule_gets_default_values_and_can_be_written_back_as_read(compute):
+def test_a_firewall_rule_gets_default_values_and_can_be_written_back_as_read(compute):
     compute.done("POST", RULES, RULE)
 
     rule = compute.get(f"{RULES}/ssh")
@@ -90,7 +90,7 @@ def test_a_rules_name_network_and_direction_cannot_change(compute, change):
         ({"colour": "red"}, "invalid"),
     ],
 )
-def test_an_invalid_rule_is_refused(shared_compute, change, reason):
+def test_an_invalid_firewall_rule_is_refused(shared_compute, change, reason):
     assert shared_compute.refused("POST", RULES, {**RULE, **change}) == (400, reason)
     assert "ssh" not in shared_compute.names(RULES)
 

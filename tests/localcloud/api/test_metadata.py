@@ -103,7 +103,7 @@ REPLIES = {
 }
 
 
-def test_values_directories_and_errors_are_googles(cloud, workers):
+def test_the_metadata_server_answers_with_googles_values_directories_and_errors(cloud, workers):
     replies = {path: cloud.ask(workers[1], f"{V1}/{path}") for path in REPLIES}
 
     assert {path: (reply.code, reply.text) for path, reply in replies.items()} == REPLIES
@@ -111,7 +111,7 @@ def test_values_directories_and_errors_are_googles(cloud, workers):
     assert cloud.ask("127.77.0.200", f"{V1}/project/project-id").code == 403  # no machine's address
 
 
-def test_only_a_ping_of_the_root_needs_no_header(cloud, workers):
+def test_the_metadata_server_requires_the_header_except_for_a_ping_of_the_root(cloud, workers):
     ping = cloud.ask(workers[0], "/", {})
     assert (ping.code, ping.text) == (200, "computeMetadata/\n")
     proxied = {**FLAVOR, "X-Forwarded-For": "10.0.0.1"}

@@ -231,7 +231,7 @@ def test_an_unknown_type_or_version_is_refused_with_the_known_ones(shared_api, f
         ({"acceleratorType": "v4-8"}, "node.runtimeVersion"),
     ],
 )
-def test_an_invalid_field_is_named(shared_api, body, field):
+def test_the_error_names_an_invalid_field_of_a_node(shared_api, body, field):
     error = shared_api.refused("POST", NODES, body, nodeId="one")
 
     assert (error["code"], field_of(error)) == (400, field)

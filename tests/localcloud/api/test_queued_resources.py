@@ -322,7 +322,7 @@ UNTIL = {"validUntilDuration": "1h"}
         (body_of(queueingPolicy=UNTIL), f"{POLICY}.validUntilDuration"),
     ],
 )
-def test_an_invalid_field_is_named(shared_api, body, field):
+def test_the_error_names_an_invalid_field_of_a_queued_resource(shared_api, body, field):
     error = shared_api.refused("POST", PATH, body, queuedResourceId="qr")
 
     assert (error["code"], field_of(error)) == (400, field)
