@@ -61,7 +61,7 @@ def test_a_tied_model_has_no_separate_output_layer():
     assert set(untied) - set(tied) == {"head_dv"}
 
 
-def test_biases_and_norms_are_not_matrices(params):
+def test_only_weights_count_as_matrices_and_not_biases_or_norms(params):
     assert {name for name in params if model.matrix_axes(name)} == {
         "head_dv",
         "tokens_vd",

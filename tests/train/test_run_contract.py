@@ -161,7 +161,7 @@ def test_resuming_removes_later_steps_and_incomplete_lines(tmp_path: Path, rest:
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_finished_with_wait_returns_all_steps_in_order(monkeypatch: pytest.MonkeyPatch):
+def test_waiting_for_steps_in_flight_returns_all_of_them_in_order(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_module, "mfu", lambda rate, _: rate / 1000)
     in_flight = InFlight(Config())
     for step in range(1, 3 * MAX_IN_FLIGHT):

@@ -236,7 +236,7 @@ def test_matrices_without_a_gradient_count_4_flops_per_parameter(options: dict, 
     assert flops == 4 * matrices + 2 * learned + 12 * 12 * 768 * 1024
 
 
-def test_another_model_of_a_gpu_or_tpu_has_no_published_peak():
+def test_similar_names_of_gpus_and_tpus_have_no_published_peak():
     others = {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "TPU v4 lite"}
     assert not others & mfu.PEAK_FLOPS.keys()
 
