@@ -37,15 +37,14 @@ def attached(local_api, name="demo"):
     ]
 
 
-def writable(api, disk="corpus", writer="demo", *, check=False):
+def writable(api, disk="corpus", writer="demo"):
     [node] = nodes(api, writer)
-    return ensure_writable(api, disk, node, deadline=api.polling.deadline_in(60), check=check)
+    return ensure_writable(api, disk, node, deadline=api.polling.deadline_in(60))
 
 
-def detached(api, *names, check=False):
-    return ensure_detached(
-        api, "corpus", nodes(api, *names), deadline=api.polling.deadline_in(60), check=check
-    )
+def detached(api, *names):
+    deadline = api.polling.deadline_in(60)
+    return ensure_detached(api, "corpus", nodes(api, *names), deadline=deadline)
 
 
 def shared(api, *names, check=False):
@@ -101,6 +100,8 @@ def test_a_new_hyperdisk_is_attached_to_tpus_only_after_it_was_filled(api, local
     assert not unchanged.changed, unchanged.msg
 
     writable(api)
+    assert shared(api, "demo", check=True)
+    assert read_disk(api.compute, ZONE, "corpus").access_mode == "READ_WRITE_SINGLE"
     shared(api, "demo")
 
     assert read_disk(api.compute, ZONE, "corpus").access_mode == "READ_ONLY_MANY"
@@ -177,6 +178,7 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
     [
         ((*NAMED, "-e", "command=true"), "source and command are both set. Set only one of them"),
         (("-e", "source=/"), "is not set"),
+        (("-e", "disk=corpus", "-e", "source="), "is not set"),
     ],
 )
 def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options, reason):
