@@ -1,5 +1,6 @@
 """The nftables rules of the role firewall: which traffic they accept."""
 
+import json
 import os
 import re
 import shutil
@@ -104,15 +105,16 @@ def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path):
         candidate.write_text(rules([old_peer]))
         variables = {"__firewall_candidate": str(candidate), "tpu_partial": is_partial}
         tasks.append(copy_rules | {"vars": variables})
-    new = {
-        "__firewall_peers": ["10.0.0.2"],
-        "__firewall_ssh_ports": [22],
-        "firewall_open_ports": [],
-    }
+    own = {"ansible_connection": "local", "tpu_internal_ip": "10.0.0.2"}
+    hosts = {"localhost": own, "theirs": {"tpu_internal_ip": "10.0.0.7"}}
+    inventory = json.dumps({"tpu": {"hosts": hosts}, "foreign": {"hosts": {"theirs": {}}}})
+    files = [str(ROLE / name / "main.yml") for name in ("defaults", "vars")]
 
-    result = run_tasks(tmp_path, tasks, "--check", "--diff", vars=new)
+    result = run_tasks(tmp_path, tasks, "--check", "--diff", inventory=inventory, vars_files=files)
 
     assert result.returncode == 0, flat(result)
+    assert re.search(r"^\+.*10\.0\.0\.2", result.stdout, re.MULTILINE)
+    assert "10.0.0.7" not in result.stdout
     assert re.search(r"^-.*10\.0\.0\.8", result.stdout, re.MULTILINE)
     assert not re.search(r"^-.*10\.0\.0\.9", result.stdout, re.MULTILINE)
 
