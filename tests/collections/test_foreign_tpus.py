@@ -12,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
     unmanaged_tpus,
     workers_of,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status_table import foreign_line
 
 from harness.playbooks import OURS, environment_of, flat, play
 from tests.collections.local_client import store_record
@@ -123,6 +124,10 @@ def test_status_shows_foreign_tpus_even_if_the_fleet_has_none(local_api):
 
     assert result.returncode == 0, flat(result)
     assert "not of this fleet: 1 TPU, theirs" in flat(result)
+
+
+def test_status_has_no_line_without_foreign_tpus():
+    assert foreign_line({}) == ""
 
 
 def test_the_watch_skips_foreign_workers_without_runs(environment, local_api):

@@ -160,6 +160,10 @@ def test_an_invalid_bucket_url_is_refused(url):
         BucketUrl.parse(url)
 
 
+def test_a_slash_at_the_end_of_a_bucket_url_means_nothing():
+    assert BucketUrl.parse("gs://fleet/state/") == BucketUrl("fleet", "state")
+
+
 def test_a_slow_download_is_not_discarded(scripted, monkeypatch):
     ticks = itertools.count(0, 70)  # the clock advances by 70 s each time it is read
     slow = SimpleNamespace(time=lambda: next(ticks))
