@@ -79,9 +79,10 @@ def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) 
         bucket.up(cloud, network.Network(cloud, IPv4Network(running.subnet)).gateway, report)
         settings.hand_over(cloud)
         return running
-    if root is None:
+    if root is None or not root.is_dir():
+        reason = f"{root} was removed" if root else "the server was stopped"
         command = cloud.command("up")
-        raise CloudError(f"the server stopped while this command was running. Run again: {command}")
+        raise CloudError(f"{reason} while this command was running. Run again: {command}")
     kernel_limits.raise_for_many_machines()
     report("starting the network: a bridge, NAT, a name server")
     has_machines = _has_machines(cloud)

@@ -79,6 +79,19 @@ def test_building_a_root_file_system_does_not_block_other_clouds(
     assert waited == []
 
 
+def test_a_cloud_does_not_start_without_its_root_file_system(
+    local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+):
+    """``make clean`` may remove the root file system between its build and its use."""
+    monkeypatch.setattr(cloud, "_image", lambda *_: local_cloud.directory / "removed")
+    for unneeded in ("check_root", "_check_tools"):
+        monkeypatch.setattr(cloud, unneeded, lambda *_: None)
+    start = cloud.kernel_limits, "raise_for_many_machines"
+    monkeypatch.setattr(*start, lambda: pytest.fail("started"))
+    with pytest.raises(CloudError, match=r"removed was removed while .* Run again: .* up$"):
+        cloud.up(local_cloud, report=print)
+
+
 def test_two_clouds_build_the_same_root_file_system_once(
     local_cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ):
