@@ -94,7 +94,7 @@ def test_a_connection_is_dropped_before_or_after_the_call_takes_effect(local_api
     assert local_api.call("GET", f"{NODES}/one").status_code == code
 
 
-def test_a_mix_with_the_same_seed_gives_the_same_outcomes(local_api):
+def test_a_mix_has_its_share_and_with_the_same_seed_the_same_outcomes(local_api):
     def series(seed):
         local_api.faults(mix=[{"seed": seed, "share": 0.5, "method": "nodes.list"}])
         return [outcome(local_api) for _ in range(24)]
@@ -103,6 +103,8 @@ def test_a_mix_with_the_same_seed_gives_the_same_outcomes(local_api):
 
     assert first == second != other_seed
     assert set(first) == {200, 429, 503, "dropped"}
+    local_api.faults(mix=[{"share": 1, "codes": [503], "drops": False}])
+    assert {outcome(local_api) for _ in range(8)} == {503}
 
 
 def test_a_creation_without_capacity_ends_with_code_8_and_leaves_no_node(local_api):
