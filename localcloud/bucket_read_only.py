@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("emulator")
     parser.add_argument("--of", help="the bucket's directory; identifies this process")
     options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     ReadOnly(options.endpoint, options.emulator).serve_forever()
 
 
