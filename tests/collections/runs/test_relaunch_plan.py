@@ -69,6 +69,7 @@ def relaunches(tmp_path_factory, hostile) -> Relaunches:
         "with_templates": hostile,
         "with_template_as_tpu": hostile | {"tpu": hostile["config"]},
         "stopped": record_fields(wanted="stopped"),
+        "of_another_release": record_fields(release="f" * 16),
         "damaged": record_fields(),
         "with_short_secret": record_fields(),
     }
@@ -104,6 +105,12 @@ def test_a_relaunch_uses_the_whole_recorded_launch_without_templating(relaunches
 def test_a_record_with_a_template_in_another_field_is_refused(relaunches):
     assert "invalid record: tpu" in relaunches.error("with_template_as_tpu")
     assert not relaunches.owned.exists()
+
+
+def test_a_run_is_not_relaunched_with_the_code_of_another_release(relaunches):
+    assert "is not the release that run mine was launched with" in relaunches.error(
+        "of_another_release"
+    )
 
 
 def test_a_run_that_was_stopped_is_not_relaunched(relaunches):
