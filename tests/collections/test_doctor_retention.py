@@ -25,6 +25,7 @@ COLDER = {
     "action": {"type": "SetStorageClass", "storageClass": "NEARLINE"},
     "condition": {"age": 30},
 }
+WHOLE = {"action": {"type": "Delete"}, "condition": {"age": 30}}
 OTHER_PREFIX = rule(7, ["it's/"])
 
 
@@ -44,23 +45,23 @@ def proposed(finding):
 
 
 @pytest.mark.parametrize(
-    ("place", "days", "rules", "message"),
+    ("days", "rules", "message"),
     [
-        (PLACE, 0, (), "gs://mine/runs: outputs_days sets no limit"),
-        (PLACE, "0", (rule(30),), "gs://mine/runs: outputs_days sets no limit"),
-        (BucketUrl.parse("gs://mine"), 0, (), "gs://mine/: outputs_days sets no limit"),
-        (PLACE, 90, (rule(),), "gs://mine/runs: a lifecycle rule deletes output after 90 days"),
-        (
-            PLACE,
-            "90",
-            (COLDER, rule()),
-            "gs://mine/runs: a lifecycle rule deletes output after 90 days",
-        ),
+        (0, (), "gs://mine/runs/ is kept without limit"),
+        ("0", (COLDER,), "gs://mine/runs/ is kept without limit"),
+        (90, (rule(),), "gs://mine/runs/ is kept for 90 days"),
+        ("90", (COLDER, rule(), rule(100)), "gs://mine/runs/ is kept for 90 days"),
+        (0, (rule(30),), "gs://mine/runs/ is kept for 30 days by a lifecycle rule"),
+        (0, (WHOLE,), "gs://mine/runs/ is kept for 30 days by a lifecycle rule"),
+        (0, (rule(30, ["tmp/", "runs/"]),), "gs://mine/runs/ is kept for 30 days by a "),
+        (0, (rule(30, ["ru"]), rule(60)), "gs://mine/runs/ is kept for 30 days by a "),
+        (0, (rule(30, ["runs/mine/"]),), "gs://mine/runs/ is kept without limit"),
+        (30, (WHOLE,), "gs://mine/runs/ is kept for 30 days"),
     ],
 )
-def test_a_bucket_with_the_rule_for_outputs_days_is_fine(place, days, rules, message):
-    finding = retention_finding(place, bucket(*rules), days)
-    assert finding.line == f"ok   stored output: {message}"
+def test_a_bucket_that_keeps_output_long_enough_is_fine(days, rules, message):
+    finding = retention_finding(PLACE, bucket(*rules), days)
+    assert finding.line.startswith(f"ok   stored output: {message}")
 
 
 @pytest.mark.parametrize(
@@ -68,17 +69,15 @@ def test_a_bucket_with_the_rule_for_outputs_days_is_fine(place, days, rules, mes
     [
         ((), []),
         ((rule(30),), []),
-        ((rule(30), rule()), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
         ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
         # A lifecycle rule with a further condition does not delete all output, so it is kept.
         ((rule(90, isLive=False),), [rule(90, isLive=False)]),
-        ((rule(kind="SetStorageClass"),), [rule(kind="SetStorageClass")]),
     ],
 )
 def test_the_proposed_rule_replaces_only_older_rules_for_the_output(rules, kept):
     finding = retention_finding(PLACE, bucket(*rules), 90)
-    assert "outputs_days is 90, but the bucket has another lifecycle rule or none" in finding.line
+    assert finding.line.startswith("FIX  stored output: gs://mine/runs/ is kept ")
     assert proposed(finding) == [*kept, rule()]
 
 
@@ -88,13 +87,22 @@ def test_an_invalid_number_of_days_is_a_problem(days):
     assert finding.line.startswith("FIX  stored output: outputs_days: expected whole days")
 
 
-@pytest.mark.parametrize("lifecycle", [None, [], {"rule": {}}, {"rule": [1]}])
+@pytest.mark.parametrize("lifecycle", [None, [], {"rule": {}}, {"rule": [1, {}, {"action": []}]}])
 def test_a_malformed_lifecycle_counts_as_no_rules(lifecycle):
-    assert proposed(retention_finding(PLACE, {"lifecycle": lifecycle}, 90)) == [rule()]
+    assert retention_finding(PLACE, {"lifecycle": lifecycle}, 0).line.startswith("ok ")
 
 
-def test_outputs_days_is_refused_if_outputs_is_a_whole_bucket():
-    finding = retention_finding(BucketUrl.parse("gs://mine"), {}, 90)
+@pytest.mark.parametrize("rules", [(WHOLE,), (rule(), WHOLE), (rule(30, ["ru"]),)])
+def test_a_wider_rule_that_deletes_output_too_early_must_be_changed_by_the_user(rules):
+    finding = retention_finding(PLACE, bucket(*rules), 90)
+    assert "is kept for 30 days, and outputs_days is 90. A lifecycle rule that" in finding.line
+    assert finding.fix.startswith("$EDITOR ")
+
+
+def test_a_whole_bucket_has_no_limit_and_a_limit_needs_a_prefix():
+    bucket_url = BucketUrl.parse("gs://mine")
+    assert retention_finding(bucket_url, {}, 0).line.startswith("ok ")
+    finding = retention_finding(bucket_url, {}, 90)
     assert finding.line.startswith("FIX  stored output: gs://mine is a whole bucket")
     assert finding.fix == "set outputs: gs://mine/runs"
 

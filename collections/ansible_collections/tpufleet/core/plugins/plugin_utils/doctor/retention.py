@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ EDIT = "$EDITOR inventory/*/group_vars/all/bucket.yml"
 
 
 def retention_findings(settings: ApiSettings, location: str, days: object) -> list[Finding]:
-    """Check that the bucket has a lifecycle rule that deletes output after ``outputs_days``.
+    """Check that the bucket's lifecycle deletes stored output after ``outputs_days``.
 
     Returns no finding if the bucket can't be read, or is in an emulator, which has no lifecycle.
     ``location`` is the variable ``outputs_location``, a bucket's URL or a directory.
@@ -43,7 +43,7 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
 
 
 def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: object) -> Finding:
-    """Check that a bucket has a lifecycle rule that deletes output after ``outputs_days``.
+    """Check that a bucket's lifecycle deletes stored output after ``outputs_days``.
 
     ``bucket_url`` is the location of the output, ``bucket`` the bucket's metadata as the Cloud
     Storage API returns it, and ``days`` the variable ``outputs_days``; 0 sets no limit.
@@ -54,28 +54,37 @@ def retention_finding(bucket_url: BucketUrl, bucket: Mapping[str, Any], days: ob
             f"outputs_days: expected whole days from 0 (no limit) to {MAX_DAYS} ({text!r:.40})"
         )
         return problem(CHECK, message, EDIT)
-    desired_days, prefix = int(text), f"{bucket_url.prefix}/"
-    url = f"gs://{bucket_url.bucket}/{bucket_url.prefix}"
-    if not desired_days:
-        return ok(CHECK, f"{url}: outputs_days sets no limit")
-    if not bucket_url.prefix:
+    desired_days, prefix = int(text), f"{bucket_url.prefix}/" if bucket_url.prefix else ""
+    if desired_days and not prefix:
         message = (
             f"gs://{bucket_url.bucket} is a whole bucket, so a lifecycle rule for outputs_days "
             f"({desired_days}) would delete everything in it"
         )
         return problem(CHECK, message, f"set outputs: gs://{bucket_url.bucket}/runs")
+    rules = _rules(bucket)
+    other_rules = [rule for rule in rules if not _is_only_for(rule, prefix)]
+    current_days = _deletion_age(rules, prefix)
+    others_days = _deletion_age(other_rules, prefix)
+    url = f"gs://{bucket_url.bucket}/{prefix}"
+    state = "is kept without limit" if current_days is None else f"is kept for {current_days} days"
+    if current_days == (desired_days or None):
+        return ok(CHECK, f"{url} {state}")
+    if not desired_days:
+        return ok(CHECK, f"{url} {state} by a lifecycle rule of the bucket")
+    if others_days is not None and others_days < desired_days:
+        message = (
+            f"{url} {state}, and outputs_days is {desired_days}. A lifecycle rule that is not only "
+            f"for the output deletes it after {others_days} days: change that rule, or outputs_days"
+        )
+        return problem(CHECK, message, EDIT)
     new_rule = {
         "action": {"type": "Delete"},
         "condition": {"age": desired_days, "matchesPrefix": [prefix]},
     }
-    rules = _rules(bucket)
-    kept_rules = [rule for rule in rules if not _is_only_for(rule, prefix)]
-    if [rule for rule in rules if rule not in kept_rules] == [new_rule]:
-        return ok(CHECK, f"{url}: a lifecycle rule deletes output after {desired_days} days")
-    lifecycle = shlex.quote(json.dumps({"rule": [*kept_rules, new_rule]}))
+    lifecycle = shlex.quote(json.dumps({"rule": [*other_rules, new_rule]}))
     return problem(
         CHECK,
-        f"{url}: outputs_days is {desired_days}, but the bucket has another lifecycle rule or none",
+        f"{url} {state}, and outputs_days is {desired_days}",
         f"echo {lifecycle} > lifecycle.json && "
         f"gcloud storage buckets update gs://{bucket_url.bucket} --lifecycle-file=lifecycle.json",
     )
@@ -89,9 +98,32 @@ def _rules(bucket: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _is_only_for(rule: Mapping[str, Any], prefix: str) -> bool:
     """Return whether a rule only deletes objects below ``prefix`` that reach some age."""
-    condition = rule.get("condition")
-    return (
-        rule.get("action") == {"type": "Delete"}
-        and isinstance(condition, Mapping)
-        and condition == {"age": condition.get("age"), "matchesPrefix": [prefix]}
-    )
+    return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
+
+
+def _deletion_age(rules: Sequence[Mapping[str, Any]], prefix: str) -> int | None:
+    """Return the days after which the rules delete objects below ``prefix``; None for never."""
+    ages = []
+    for rule in rules:
+        age = _age(rule)
+        prefixes = rule["condition"].get("matchesPrefix", [""]) if age is not None else None
+        if isinstance(prefixes, list) and any(
+            isinstance(rule_prefix, str) and prefix.startswith(rule_prefix)
+            for rule_prefix in prefixes
+        ):
+            ages.append(age)
+    return min(ages, default=None)
+
+
+def _age(rule: Mapping[str, Any]) -> int | None:
+    """Return the age in days at which a rule deletes objects.
+
+    Returns None if the rule deletes nothing, or has conditions other than age and prefix.
+    """
+    action, condition = rule.get("action"), rule.get("condition")
+    if not isinstance(action, Mapping) or action.get("type") != "Delete":
+        return None
+    if not isinstance(condition, Mapping) or not set(condition) <= {"age", "matchesPrefix"}:
+        return None
+    age = condition.get("age")
+    return age if isinstance(age, int) and not isinstance(age, bool) else None
