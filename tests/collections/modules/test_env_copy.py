@@ -90,6 +90,16 @@ def test_a_copy_equals_the_leader_s_environment_and_its_bytecode_stays_valid(tmp
     assert [path.name for path in env.parent.iterdir()] == [NAME]
 
 
+def test_a_worker_cannot_write_to_its_leader(tmp_path, leader):
+    (tmp_path / "planted").touch()
+    command = ["rsync", f"--rsh={tmp_path}/bin/ssh", tmp_path / "planted", "leader::envs/"]
+
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "module is read only" in result.stdout + result.stderr
+    assert not (leader.parent / "planted").exists()
+
+
 def test_an_environment_is_not_copied_from_a_leader_with_another_python_build(tmp_path, leader):
     finish(leader, {**interpreter(PYTHON), "version": "3.13.5 (main, another day)"})
     env = tmp_path / "envs" / NAME
