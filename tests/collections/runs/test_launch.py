@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action.run_plan import ready_tpus
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import LaunchSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
@@ -136,3 +137,11 @@ def test_overrides_fill_the_set_placeholder_of_a_command_or_are_refused_without_
     assert specs["mine-b"].command == ("sh", "x.sh", "--lr=1", "--seed=2")
     with pytest.raises(RunError, match="where overrides belong"):
         launches(command=("sh", "x.sh"))
+
+
+def test_a_leader_of_another_inventory_plugin_is_not_taken_for_a_tpu():
+    hostvars = {"a-w0": {"tpu_name": "a", "tpu_zone": "us-east1-d", "tpu_id": "4712"}, "db": {}}
+
+    tpus = ready_tpus({"hostvars": hostvars, "groups": {"leaders": ["a-w0", "db"]}})
+
+    assert tpus == {NodeIdentity("a", "us-east1-d", "4712")}

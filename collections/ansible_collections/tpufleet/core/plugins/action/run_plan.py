@@ -323,8 +323,9 @@ def steps_to_compile(
 
 def ready_tpus(task_vars: Mapping[str, Any]) -> set[NodeIdentity]:
     """Return all READY TPUs of the inventory, not only those of this play."""
-    hostvars, leaders = task_vars["hostvars"], task_vars["groups"].get("leaders", [])
-    return {node_of(hostvars[host]) for host in leaders}
+    leaders = [task_vars["hostvars"][host] for host in task_vars["groups"].get("leaders", [])]
+    # Another inventory plugin may also have a group of this name.
+    return {node_of(variables) for variables in leaders if "tpu_id" in variables}
 
 
 def node_of(variables: Mapping[str, Any]) -> NodeIdentity:
