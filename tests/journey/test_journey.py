@@ -62,10 +62,12 @@ def test_setup_is_idempotent(fleet):
     assert second.changed() == 0
 
 
-def test_setup_with_renew_changes_only_the_stamp(fleet):
-    renewed = fleet.must_play("setup.yml", "-e", "renew=true")
+def test_setup_with_renew_changes_only_the_stamp_and_can_prove_the_slice(fleet):
+    renewed = fleet.must_play("setup.yml", "-v", "-e", "renew=true", "-e", "verify=slice")
     # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", renewed.output)) == {"2"}, renewed.output[-4000:]
+    # Each worker counts the devices of both.
+    assert len(re.findall(r"^ +devices: 2$", renewed.output, re.MULTILINE)) == 2
 
 
 def test_a_run_uses_every_worker_as_one_mesh_and_its_loss_falls(fleet, config):
