@@ -41,7 +41,7 @@ def up(cloud: LocalCloud, options: Options = DEFAULTS, *, report: Report) -> Set
     """
     check_root(cloud, "up")
     _check_tools()
-    # Build the image, which takes minutes, before taking the lock for which other clouds wait.
+    # Build the image first: that takes minutes, and other clouds wait for the lock below.
     root = None if is_served(cloud) else _image(cloud, options, report)
     with _lock_host(report):
         return _up(cloud, options, root, report)

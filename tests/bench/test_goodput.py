@@ -39,7 +39,7 @@ def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
     ("finished_at", "first_steps", "seconds"),
     [
         ({step: 2.0 * step for step in range(1, 11)}, (), 20),
-        # The first step after a fault counts as an average step.
+        # The first step after a fault includes the recovery, so it counts as an average step.
         ({step: step + (3.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
         ({step: step + (500.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
         # The trainer reports steps in groups.

@@ -97,7 +97,7 @@ class Controller:
         return {path.name: path.read_text() for path in (self.table, *self.units.iterdir())}
 
     def asked(self) -> list[str]:
-        """Return the systemctl commands since the last call of this method, without listings."""
+        """Return the systemctl commands since the last call, except those that only list units."""
         log = self.folder / "log"
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)

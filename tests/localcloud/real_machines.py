@@ -1,30 +1,16 @@
 """Helpers of the tests on real machines: clouds, TPUs, ssh, and waiting."""
 
-import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localcloud import client, cloud
-from localcloud.choices import Options
+from localcloud import client
 from localcloud.local_cloud import LocalCloud
 
 ZONE = "us-central2-b"
 NODES = f"/v2/projects/local-fleet/locations/{ZONE}/nodes"
-
-
-@contextmanager
-def running_cloud(name: str, **options: str) -> Iterator[LocalCloud]:
-    """Start a cloud with these options of ``up``; remove it after the ``with`` block."""
-    local_cloud = LocalCloud.of(f"test-{name}-{os.getpid()}")
-    try:
-        cloud.up(local_cloud, Options(**options), report=print)
-        yield local_cloud
-    finally:
-        cloud.down(local_cloud, report=print)
 
 
 def create(
@@ -35,7 +21,7 @@ def create(
     metadata: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> None:
-    """Request a TPU whose user ``tpu`` has the key; ``fields`` are further fields of the node."""
+    """Request a TPU; ``key`` opens its user ``tpu``, ``fields`` are more fields of the node."""
     body = {
         "acceleratorType": accelerator,
         "runtimeVersion": "tpu-ubuntu2204-base",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.gcloud_ssh import environment
+from harness.own_cloud import own_cloud
 from localcloud import settings
 from tests.localcloud.api.compute_caller import Compute
 from tests.localcloud.api.local_api import LocalApi
-from tests.localcloud.real_machines import running_cloud
 
 GCLOUD = shutil.which("gcloud")
 pytestmark = pytest.mark.skipif(GCLOUD is None, reason="gcloud is not installed")
@@ -229,7 +229,7 @@ def test_gcloud_shows_the_clouds_error_message(gcloud):
 
 @pytest.mark.machines
 def test_gcloud_runs_commands_and_copies_files_on_all_workers(tmp_path):
-    with running_cloud("gcloud") as local_cloud:
+    with own_cloud("gcloud") as local_cloud:
         endpoint = settings.read(local_cloud).endpoint
         gcloud = gcloud_for(tmp_path, endpoint, local_cloud.directory / "service-account.json")
         tpus = (*TPUS, "tpu-vm")

@@ -5,6 +5,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from harness.own_cloud import own_cloud
 from localcloud import client
 from localcloud.local_cloud import LocalCloud
 from localcloud.machines.host_machines import answers_ssh
@@ -15,7 +16,6 @@ from tests.localcloud.real_machines import (
     login,
     new_key,
     ready,
-    running_cloud,
     ssh,
     until,
 )
@@ -31,7 +31,7 @@ SCRIPTS = {
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    with running_cloud("faults") as local_cloud:
+    with own_cloud("faults") as local_cloud:
         yield local_cloud
 
 

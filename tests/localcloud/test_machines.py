@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from harness.own_cloud import own_cloud
 from localcloud import client, cloud, settings
 from localcloud.machines import mounts, processes
-from tests.localcloud.real_machines import NODES, addresses, create, ready, running_cloud, ssh
+from tests.localcloud.real_machines import NODES, addresses, create, ready, ssh
 
 pytestmark = pytest.mark.machines
 
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    with running_cloud("machines") as local_cloud:
+    with own_cloud("machines") as local_cloud:
         yield local_cloud
 
 
@@ -141,7 +142,7 @@ def test_a_machine_without_a_node_is_deleted_at_the_start(local_cloud, pod):
 
 
 def test_a_second_cloud_with_its_own_mnt_shared_does_not_disturb_the_first(local_cloud, pod, key):
-    with running_cloud("beside", mnt_shared="local") as beside:
+    with own_cloud("beside", mnt_shared="local") as beside:
         first_settings, second_settings = settings.read(local_cloud), settings.read(beside)
         assert not IPv4Network(second_settings.subnet).overlaps(IPv4Network(first_settings.subnet))
         assert second_settings.port != first_settings.port

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.own_cloud import own_cloud
 from localcloud import client, cloud
 from localcloud.local_cloud import PROJECT_ROOT
 from localcloud.machines import processes
@@ -19,7 +20,6 @@ from tests.localcloud.real_machines import (
     addresses,
     create,
     ready,
-    running_cloud,
     until,
 )
 
@@ -41,7 +41,7 @@ MOUNT = """
 
 @pytest.fixture(scope="module")
 def local_cloud():
-    with running_cloud("qemu", machines="qemu") as local_cloud:
+    with own_cloud("qemu", machines="qemu") as local_cloud:
         yield local_cloud
 
 

@@ -159,7 +159,7 @@ class Cron:
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer, unless ``dry``; return the crontab before and after.
 
-        Raises ScheduleError if the controller lacks a program that the crontab line runs.
+        Raises ScheduleError if a program that the crontab line runs is missing.
         """
         line = cron_line(timer)
         if missing := [program for program in CRON_PROGRAMS if not shutil.which(program)]:
