@@ -71,7 +71,7 @@ def emulator() -> Iterator[str]:
 
 @pytest.fixture
 def bucket_api(emulator: str) -> dict[str, str]:
-    """The variable tpu_api of an inventory whose storage is the emulator."""
+    """The inventory variable ``tpu_api`` with the emulator as the storage API."""
     return {"project": "local-fleet", "endpoint": emulator, "storage_endpoint": emulator}
 
 

@@ -26,7 +26,7 @@ def cloud_of(local_api: LocalApi) -> TpuApi:
 
 
 def present(api: TpuApi, *entries) -> dict[str, Node]:
-    """Return the existing TPUs of a fleet file with these entries, by name."""
+    """Return, by name, the TPUs of a fleet file with these entries that the API lists."""
     return match(parse_fleet([*entries]), list_nodes(CloudTpus(api), ["-"]), ["-"]).present
 
 
@@ -44,7 +44,7 @@ def fleet_options(folder: Path, *entries) -> tuple[str, str]:
 
 
 def later_request(local_api: LocalApi, name: str) -> None:
-    """Queue a request whose TPU is created after an hour."""
+    """Request a queued resource whose TPU may be created only after an hour."""
     node = {**NODE, "acceleratorType": "v4-8"}
     policy = {"validAfterDuration": "3600s"}
     result = local_api.queue(name, {"nodeId": name, "node": node}, queueingPolicy=policy)
@@ -60,7 +60,7 @@ def store_record(local_api: LocalApi, run: str = "mine", **fields) -> Path:
 
 
 def changes(local_api: LocalApi, kind: str) -> list[str]:
-    """Return the requests that change resources of a kind, as the server logged them."""
+    """Return the logged POST, PATCH and DELETE requests for a kind such as ``queuedResources``."""
     lines = [line.split("request ", 1)[-1] for line in local_api.log().splitlines()]
     verbs = ("POST", "PATCH", "DELETE")
     return [line for line in lines if line.startswith(verbs) and f"/{kind}" in line]

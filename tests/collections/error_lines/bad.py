@@ -93,7 +93,7 @@ def refused(name: str, expected: str, cause_error: Callable[..., object], *argum
 
 
 def refused_tpu(name: str, **option: str) -> None:
-    """Register the case of a TPU with a wrong option, whose value the error must name."""
+    """Register the case of a TPU with one wrong option. The error must contain its value."""
     [value] = option.values()
     CASES[name] = (value, lambda bad: bad.create(**option))
 

@@ -19,7 +19,7 @@ COMMAND = re.compile(
     r"|python -m (?:train|localcloud) (?:--name \S+ )?\w+"
     r"|make env)"
 )
-#: The import of these modules has registered their cases in CASES.
+#: Each of these modules registers its cases in CASES when it is imported.
 CASE_MODULES = (cloud, runs, trainer, workers)
 
 

@@ -1,4 +1,4 @@
-"""The program of a run's unit: it waits for its trainer, and tells other workers how that ends."""
+"""The program ``attempt``, which waits for its trainer and tells other workers when it ends."""
 
 import fcntl
 import os
@@ -43,7 +43,7 @@ def attempt():
 
 @pytest.fixture
 def connections():
-    """Both ends of a connection, sealed with the same key."""
+    """Both ends of a connection between workers that authenticate messages with the same key."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         accepted, _ = server.accept()
@@ -104,7 +104,7 @@ def test_a_full_disk_does_not_hide_that_another_worker_ended(attempt, connection
 def test_a_stopped_trainer_gets_only_one_sigterm_during_a_long_save(
     attempt, connections, tmp_path, monkeypatch
 ):
-    """When another worker's trainer ends, a second SIGTERM would interrupt this trainer's save."""
+    """The end of another trainer must cause no second SIGTERM, which would interrupt the save."""
     monkeypatch.setattr(trainer_end, "EXIT_GRACE", 0.1)
     own, other = connections
     trainer = attempt.Trainer([sys.executable, "-c", SAVE], str(tmp_path), [own], lambda _: None)

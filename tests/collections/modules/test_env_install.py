@@ -89,7 +89,7 @@ def library(env: Path) -> Path:
 
 
 def refusal(make, lock: str, variables=None) -> str:
-    """Return the error about an environment that cannot be installed; it has one line."""
+    """Check that an installation fails with an error of one line; return the error."""
     with pytest.raises(EnvError) as caught:
         make(ENV_A, lock, variables)
     assert "\n" not in str(caught.value)

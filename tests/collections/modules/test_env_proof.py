@@ -41,7 +41,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="proofs change their user"
 
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment whose Python also finds the packages in ``packages``."""
+    """An environment whose Python also finds the fake packages, in ``tmp_path``/packages."""
     monkeypatch.setattr(user_process, "USER", pwd.getpwuid(os.getuid()).pw_name)
     program = tmp_path / "env/bin/python"
     program.parent.mkdir(parents=True)
@@ -62,7 +62,7 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(name: str, **variables: str) -> list[str]:
-    """Return the command of a proof, with variables for the fake packages."""
+    """Return the command of a proof that sets ``variables``, which the fake packages read."""
     assignments = [f"{key}={value}" for key, value in variables.items()]
     text = (ROOT / f"roles/jax/files/prove_{name}.py").read_text()
     return ["env", *assignments, "python", "-c", text]

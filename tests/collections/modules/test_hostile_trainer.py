@@ -171,7 +171,7 @@ def test_a_launch_replaces_a_link_and_does_not_change_its_target(paths, secret, 
 
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
 def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
-    """On workers, root owns the parent directories. Here, the trainer's user owns them, too."""
+    """On workers, only root can replace the parent directories. Here, the trainer's user can."""
     path = {
         "state": paths.state,
         "runs": paths.run_dir("mine").parent,

@@ -64,7 +64,7 @@ class Run:
         """Store new output; return whether all of it was stored.
 
         Simulate a crash after upload number ``crash_after``, before the upload is recorded. ``end``
-        says how the last attempt ended.
+        is the content of exit.json if the last attempt has ended, else None.
         """
         attempts = read_attempts(self.folder)
         for attempt, following in zip_longest(attempts, attempts[1:]):
@@ -97,7 +97,7 @@ class Run:
 
 
 class Disk(Run):
-    """A run with attempt 1, and a record of the lines that must be stored."""
+    """A run in attempt 1, with its log lines: those written, not stored yet, and lost."""
 
     def __init__(self, parent: Path) -> None:
         super().__init__(parent, b"before\n" * 9)
@@ -134,7 +134,7 @@ class Disk(Run):
             super().rotate()
 
     def drop(self, count: int) -> None:
-        """Replace the file without its last lines, as a resumed trainer does with metrics."""
+        """Write the file anew without its last lines, as a resumed trainer does with metrics."""
         *lines, partial = self.log.read_bytes().split(b"\n")
         kept_lines = lines[: max(9, len(lines) - count)]
         dropped = {line + b"\n" for line in lines[len(kept_lines) :]}
@@ -174,7 +174,7 @@ def folder(tmp_path: Path) -> Path:
 def attempt_of(folder: Path, number: int = 1, **fields: Any) -> Attempt:
     """Return an attempt whose output begins at the current end of the run's files.
 
-    ``fields`` replace the default fields of ``Start`` in the attempt.
+    ``fields`` replace fields of the attempt's ``Start``, the content of start.json.
     """
     start = Start("mine", number, 0, "w", float(number))._replace(**fields)
     return Attempt(start, "", "", streams_at_end(folder))
@@ -192,7 +192,8 @@ def appends(longest: int) -> st.SearchStrategy[tuple]:
 
 APPENDS = appends(200)
 SHORT = appends(SMALL["SEGMENT_BYTES"] - 10)
-"""Lines that fit into one segment, because drop() could replace the rest of a split line."""
+"""Appends of lines that fit into one segment. A longer line is split over several segments, and
+drop() could remove its end from the file before the end is stored."""
 STORES = st.tuples(st.just("store")) | st.tuples(st.just("store"), st.integers(0, 4))
 ROTATED = st.lists(APPENDS | APPENDS | STORES | st.tuples(st.just("rotate")), max_size=25)
 DROPPED = st.lists(

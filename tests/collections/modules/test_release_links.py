@@ -117,7 +117,7 @@ def test_a_file_that_became_executable_is_not_linked_and_the_old_one_stays_as_it
 
 
 def test_a_change_of_mode_alone_leaves_the_old_release_intact(worker, code):
-    """The times of files may be equal, because the clock of a file system advances in steps."""
+    """File systems store times in steps, so files with different modes may have equal times."""
     (code / "copy.sh").write_text((code / "run.sh").read_text())
     old = stage(code)
     first = worker.push(old)

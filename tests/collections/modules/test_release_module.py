@@ -17,7 +17,7 @@ from tests.collections.running_modules import run_module
 
 @pytest.fixture
 def push(tmp_path, systemctl):
-    """Return a function that installs the sent release; ``push.name`` is the release's name."""
+    """Return a function that installs the release ``push.name``, which was sent to the worker."""
     incoming = tmp_path / "incoming"
     name = stage_code(write_code(tmp_path / "code"), incoming)
     options = {"code": "x", "release": name, "incoming": str(incoming)}

@@ -30,7 +30,7 @@ def play(index: int, *hosts: int):
 
 
 class Worker(ActionModule):
-    """The action release with given module results; ``done`` lists what the controller did."""
+    """The action release. Its module calls return ``answers``; ``done`` lists its steps."""
 
     def __init__(self, *answers: dict, check_mode: bool = False) -> None:
         self._task = SimpleNamespace(check_mode=check_mode)
@@ -73,7 +73,7 @@ def test_the_only_worker_of_a_tpu_gets_a_release_like_a_leader(tmp_path):
     source.report_result(True)
 
     assert alone.done == [("sent",), "verified"]
-    # The result is not written to a file, because no other worker waits for the result.
+    # No other worker waits for this one, so its result is not written to a file.
     assert list(tmp_path.iterdir()) == []
 
 

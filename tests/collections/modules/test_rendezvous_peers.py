@@ -1,4 +1,4 @@
-"""The rendezvous of an attempt if strangers without the token or hostile workers connect."""
+"""The rendezvous of an attempt, to which strangers and hostile workers connect as well."""
 
 import json
 import socket
@@ -63,7 +63,7 @@ class Worker0:
 
 
 def rendezvous_succeeds(worker0: Worker0) -> bool:
-    """Let worker 1 join worker 0, after its impostors; return whether both begin the attempt."""
+    """Let the real worker 1 connect to worker 0; return whether the rendezvous succeeds."""
     joined = rendezvous(1, worker0.port).connect()
     gathered = worker0.end()
     has_begun = isinstance(gathered, list) and [peer.name for peer in gathered] == ["pod-w1"]

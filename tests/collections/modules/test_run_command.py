@@ -1,4 +1,4 @@
-"""A command of a run's trainer on a worker, with a fake environment, release and device."""
+"""The module run_command, which runs a trainer's command on a worker; its device is a fake."""
 
 import json
 import os

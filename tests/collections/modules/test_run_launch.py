@@ -220,7 +220,7 @@ def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
 
 
 def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
-    """Else the writer of a record, which names the cache, could configure systemd units."""
+    """Otherwise, a record could make root create a directory for systemd drop-ins."""
     user = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

@@ -186,7 +186,7 @@ def test_the_second_step_of_a_launch_refuses_volatile_checkpoints_too(paths, mon
 
 @pytest.fixture(params=["POST", "DELETE"])
 def forbidding(scripted, request):
-    """A storage API that lets this account read, but not write, or not delete."""
+    """A storage API that refuses all requests with one method: POST (write) or DELETE."""
 
     def respond(received):
         return error(403, "robot@x does not") if received.method == request.param else Reply()
@@ -214,8 +214,8 @@ def test_a_launch_names_a_bucket_that_refuses_its_output(paths, forbidding):
     assert "add-iam-policy-binding gs://outputs --member" in problem
     assert "-e outputs=LOCATION" in problem
     assert blockers_of(outputs="") == []
-    # Output in the checkpoints' bucket is not checked separately: the check of the checkpoints
-    # covers that bucket. The fixture ``paths`` disables the check of the checkpoints.
+    # If output goes to the checkpoints' bucket, the check of the checkpoints covers it. The fixture
+    # ``paths`` disables that check, so this bucket is not checked at all.
     assert blockers_of(outputs="gs://bucket-of-ours/runs/mine") == []
 
 

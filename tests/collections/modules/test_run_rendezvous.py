@@ -45,7 +45,7 @@ ALONE = {"TPUFLEET_RENDEZVOUS_TOKEN": ""}
 
 @pytest.fixture
 def attempt() -> int:
-    """The number of an attempt whose rendezvous port is free."""
+    """The number of an attempt. It determines the rendezvous port, which is free."""
     numbers = random.sample(range(ATTEMPT_PORTS), ATTEMPT_PORTS)
     return next(number for number in numbers if is_free(rendezvous_port(number)))
 
@@ -75,8 +75,14 @@ class Workers:
     ) -> None:
         """Start the program of a worker's unit.
 
-        ``differs`` replaces fields of its launch. ``launch`` is the content of launch.json, if not
-        empty.
+        Args:
+            number: the worker's number.
+            program: the trainer, as Python code.
+            inside: a command that runs the unit's program, such as ``unshare``; empty for none.
+            environ: additional environment variables of the unit's program.
+            python_env: the name of the Python environment in launch.json.
+            launch: the content of launch.json; if empty, it is made from the other arguments.
+            differs: fields that replace those of the launch.
         """
         home = self.folder / str(number)
         spec = launch_spec(

@@ -10,7 +10,7 @@ NEEDS = {"minor": 12, "machine": "x86_64", "glibc": 36}
 
 
 class Action(python_env.ActionModule):
-    """The action python_env with given module results; ``done`` lists module runs and transfers."""
+    """The action python_env. Its module calls return ``answers``; ``done`` lists its steps."""
 
     def __init__(self, *answers: dict) -> None:
         self._task = SimpleNamespace(args={"lock": "a==1", "cache": "~/wheels"})

@@ -61,7 +61,7 @@ class Worker:
         subprocess.run([PROGRAMS / "attempt_end", "mine"], env=environ | systemd, check=True)
 
     def stored(self, number: int = 1, name: str = "log") -> str:
-        """Return an attempt's stored stream (``log``, ``metrics``) or other object of this name."""
+        """Return an attempt's stored ``log`` or ``metrics``, or an object such as ``exit.json``."""
         bucket = Bucket(f"{self.location}/{number}/0", address=self.emulator)
         names = [
             object_name for object_name in bucket.names() if object_name.partition("/")[0] == name
@@ -204,7 +204,7 @@ def test_the_program_of_the_unit_records_where_the_output_begins(tmp_path, worke
 def service(worker: Worker) -> Iterator[subprocess.Popen[str]]:
     """The service on the worker, as a process that has begun to store attempt 1.
 
-    The link ``programs`` in the worker's state directory leads to its programs.
+    It is started through the link ``programs``, which setup replaces when its files change.
     """
     shutil.copytree(PROGRAMS, worker.state / "old")
     (worker.state / "programs").symlink_to("old")

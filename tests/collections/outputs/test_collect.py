@@ -113,7 +113,7 @@ def test_workers_whose_output_was_not_copied_are_named_with_the_reason(tmp_path)
     more = "w5: it has more output than one pass copies. Run the playbook again"
     assert uncollected(answers) == ["w[3-4]: no such module", more]
     assert uncollected(answers, ["w0", "w4"]) == ["w4: no such module"]
-    assert len(states(tmp_path)) == 2  # of w0 and w5, whose name must not become a path
+    assert len(states(tmp_path)) == 2  # w0 and w5: ../w5 leads to no other directory
 
 
 def test_all_output_is_requested_again_after_a_damaged_state(tmp_path):

@@ -80,7 +80,7 @@ in_both = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["
 
 
 def output_of(environment, playbook, *arguments):
-    """Run a playbook, and those whose paths are in ``arguments``; return their output."""
+    """Run a playbook; return the output. ``arguments`` may have the paths of more playbooks."""
     result = play(environment, f"playbooks/{playbook}.yml", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     return flat(result)

@@ -144,7 +144,7 @@ def test_current_runs_are_open_and_the_others_are_folded():
     stopped = replace(crashed_run("over"), wanted="stopped")
     views = [run("now", RunState.TRAINING), crashed_run("bad"), run("old", RunState.DONE), stopped]
     assert folded(*views) == [False, False, True, True]
-    # Without a current run, the last one is open.
+    # If all runs are over, the first one on the page is unfolded.
     assert folded(run("last", RunState.DONE), run("before", RunState.DONE)) == [False, True]
 
 

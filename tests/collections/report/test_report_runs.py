@@ -40,7 +40,11 @@ def run_output(*attempts, **more):
 
 
 def stored(number=1, began=1000.0, end=None, ended=None, **more):
-    """Return the stored output of an attempt of one process; ``end`` is its exit code or None."""
+    """Return the stored output of an attempt that has one process.
+
+    ``began`` and ``ended`` are the attempt's times. ``end`` is the exit code of the process; None
+    if no end is stored.
+    """
     process = ProcessOutput(0, "pod-w0", began, EXITED[end] if end else None)
     return AttemptOutput(number, began, ended, processes=(process,), **more)
 
@@ -121,7 +125,7 @@ PREEMPTED_EVENT = (1800, watch("preempted", "recreate"))
         ([DONE_EVENT], {"end": "75", "ended": 1700.0}, (1700, "kill", "interrupted, saved")),
         # An attempt counts as preempted even if its trainer saved a checkpoint before it ended.
         ([PREEMPTED_EVENT], {"end": "75", "ended": 1700.0}, (1700, "preempted", "preempted")),
-        # A lost attempt ends at its last step.
+        # Without a stored end, an attempt ends at its last step, or at its start if it has no step.
         ([], {"last": 1600.0}, (1600,)),
         ([], {}, (1000,)),
     ],

@@ -31,7 +31,7 @@ LOST = replace(POD, state="PREEMPTED")
 class RecordingActor(Actor):
     """Stand-in for the Actor, with which the watch runs playbooks: records plays and runs none.
 
-    Each recorded play removes the first of ``callbacks``, if any, and calls it.
+    ``callbacks`` simulate what happens during plays: each play removes the first one and calls it.
     """
 
     plays: list[Play] = field(default_factory=list)

@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as _folder:
 
 
 def keep_release(state_dir: Path) -> Path:
-    """Cache the release and the lock file of these records in a controller's state directory."""
+    """Cache the release and lock file of run_record() in a controller's state directory."""
     with tempfile.TemporaryDirectory() as folder:
         _staged(Path(folder))
         cache_release(Path(folder) / "staged", cached_release_path(state_dir, RELEASE))

@@ -105,7 +105,10 @@ def test_a_run_that_changes_during_archiving_is_not_archived(folders):
 
 
 class SlowFolder(RecordFolder):
-    """Store in which each read of a record takes ``seconds`` of simulated time in its thread."""
+    """Store in which each read of a record takes ``seconds`` of simulated time.
+
+    Reads in different threads overlap, so ``elapsed`` is the time of the thread with most reads.
+    """
 
     def __init__(self, folder: str, seconds: float) -> None:
         super().__init__(folder)

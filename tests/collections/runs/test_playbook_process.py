@@ -1,4 +1,4 @@
-"""A playbook that is out of time, or whose lease is lost, is ended with all its processes."""
+"""A playbook whose time is up or whose lease is lost is stopped with all its processes."""
 
 import json
 import os
@@ -24,7 +24,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_log impor
 
 from harness.playbooks import ROOT
 
-# A shell and its child ignore SIGTERM. The child has its own session, like Ansible's workers.
+# A shell and its child ignore SIGTERM. The child has its own session, like a process in which
+# Ansible runs a task.
 STUBBORN = """
 trap '' TERM
 setsid sh -c "trap '' TERM; echo \\$\\$ >> pids; while :; do sleep 0.1; done" &

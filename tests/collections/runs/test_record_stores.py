@@ -29,7 +29,7 @@ from harness.valid_record import record_fields
 
 @pytest.fixture(params=["directory", "bucket"])
 def location(request, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """A ``fleet_state`` and its settings, in a directory or a bucket."""
+    """A ``fleet_state`` in a directory or a bucket, and the ``tpu_api`` with which to access it."""
     if request.param == "directory":
         return str(tmp_path), {}
     return f"gs://fleet/{tmp_path.name}/", request.getfixturevalue("bucket_api")

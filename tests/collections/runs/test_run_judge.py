@@ -1,4 +1,4 @@
-"""The judge of a launch decides from the workers' answers what happens to each run."""
+"""The action run_judge decides from the workers' answers how the launch of each run continues."""
 
 from typing import Any
 

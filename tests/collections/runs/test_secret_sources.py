@@ -1,4 +1,4 @@
-"""Secrets that other users can read, and secrets that no trainer gets."""
+"""Errors about secrets that other users can read, and about secrets that no trainer gets."""
 
 from pathlib import Path
 

@@ -336,7 +336,7 @@ def test_a_tpu_of_the_same_name_in_another_zone_is_ignored():
 
     assert [process.host for process in observation.processes] == [W0, W1]
     assert (observation.tpu_state, observation.address) == (READY, f"pod_{ZONE}")
-    # Its address is its name if only the API, and not the inventory, lists the other TPU.
+    # The name alone is the address if the other TPU is only in the API, not in the inventory.
     listed = tpus_of_inventory(hosts, "default")
     assert observed(RECORD, HOSTS, {}, listed).address == "pod"
 

@@ -35,7 +35,10 @@ def stored_text(controller, run="mine"):
 
 
 def events(controller):
-    """Return each event of the run: the watch's action, or the kind, with its creation time."""
+    """Return the events of the run, each as the watch's action or, without one, the event's kind.
+
+    An event with the creation time of a TPU is a pair of that word and the time.
+    """
     history = controller.records.read("mine")["history"]
     words = [event.get("action") or event["kind"] for event in history]
     times = [event.get("created") for event in history]
@@ -43,7 +46,7 @@ def events(controller):
 
 
 def fence_variables(controller, fence):
-    """Return the variables by which a playbook detects an action of another controller."""
+    """Return the variables from which a playbook detects that another controller took the lease."""
     return {"run": "mine", "fence": fence, "fleet_state": str(controller.fleet_state)}
 
 
@@ -264,7 +267,7 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     (first,) = controller.pass_once()
     (second,) = controller.pass_once()
     controller.listing = [RECREATED]
-    # An inventory does not contain when a TPU was created, so its listing has 0.0 instead.
+    # The inventory does not say when a TPU was created, so TPUs listed from it have 0.0.
     (third,) = controller.pass_once(
         controller.snapshot(listings=((replace(RECREATED, created=0.0),),))
     )
