@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.localcloud.api.local_api import LocalApi
 
-# No deadline per example and no limit for drawing examples, because a busy machine misses them.
+# Hypothesis checks neither how long an example takes nor how long its generation takes, because a
+# busy machine would exceed the limits.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,8 +1,8 @@
 """Mutation check: change one detail of the code at a time and find changes that no test notices.
 
 Run by ``make mutants``. mutmut, configured in pyproject.toml, works on a copy of the tree in
-dist/mutants. The report dist/mutants.txt shows each such change as a diff. Either a test is
-missing, or no behaviour needs this code, or the change makes no difference.
+dist/mutants. The report dist/mutants.txt shows each unnoticed change as a diff. The reason is that
+a test is missing, that the code is not needed, or that the change has no effect on behaviour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORK = ROOT / "dist/mutants"
 REPORT = ROOT / "dist/mutants.txt"
 KILLED = ("killed", "timeout")
 MIN_SCORE = 0.85
-"""The share of mutants that tests must notice. Some can't be noticed, as behaviour is the same."""
+"""The minimum share of mutants that tests notice; below 1, because some don't change behaviour."""
 RESULT = re.compile(r"\s*(?P<mutant>(?P<module>\S+)\.x\S+__mutmut_\d+): (?P<status>.+)")
 
 

@@ -1,4 +1,4 @@
-"""The score below which the mutation check fails, tested without mutmut."""
+"""The mutation check fails if its score is below the minimum; tested without mutmut."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from harness.playbooks import ROOT
 FOLDERS = ("bench", "collections", "examples", "harness", "localcloud", "roles", "train")
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 MOST_FILES = 6
-"""The greatest length of a chain in which each file imports the next."""
+"""The maximum number of files in a chain in which each file imports the next."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

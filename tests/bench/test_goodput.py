@@ -39,10 +39,11 @@ def test_a_fault_is_noticed_at_the_first_line_of_the_watchs_log():
     ("finished_at", "first_steps", "seconds"),
     [
         ({step: 2.0 * step for step in range(1, 11)}, (), 20),
-        # The first step after a fault includes the recovery, so it counts as an average step.
+        # Step 6 is the first after a fault. The mean of the others counts instead of its duration,
+        # which includes the recovery.
         ({step: step + (3.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
         ({step: step + (500.0 if step > 5 else 0.0) for step in range(1, 11)}, {6}, 10),
-        # The trainer reports steps in groups.
+        # The trainer logs ten steps at once.
         ({step: 5.0 * -(-step // 10) for step in range(1, 101)}, (), 50),
         ({}, (), 0),
     ],

@@ -1,4 +1,4 @@
-"""A recovery is measured up to the first step that the run had not finished before the fault."""
+"""A recovery ends with the first step that the run had not finished before the fault."""
 
 import time
 from typing import Any

@@ -1,9 +1,10 @@
-"""After every fault, the watch resumes the run without help, with the losses of an undisturbed run.
+"""After every fault, the watch alone resumes the run, with the loss curve of an undisturbed run.
 
-TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each once), `order` (each once,
-in random order), `all` (`alone`, then `order`; used by make chaos), or a part of a fault's name.
-Without it the tests are skipped. TPUFLEET_CHAOS_SEED sets the random order. The tests run in the
-order of this file; all disturb the same run.
+The environment variable TPUFLEET_CHAOS selects the faults: `some` (five of them), `alone` (each
+once, in the order of harness/faults.py), `order` (each once, in random order), `all` (`alone`, then
+`order`; used by make chaos), or a part of a fault's name. Without it the tests are skipped.
+TPUFLEET_CHAOS_SEED sets the random order. The tests run in the order of this file; all disturb the
+same run.
 """
 
 import os
@@ -36,11 +37,11 @@ checkpoint: {{every: {CHECKPOINT_EVERY}}}
 sample: {{length: 0}}
 """
 BACK_WITHIN_S = 900.0
-"""Time limit of a recovery; not a benchmark."""
+"""Time limit of a recovery; generous, because this is no benchmark."""
 TRAINING_MBIT = 10
 """Limit of the traffic to each machine of the disturbed run, in Mbit/s. With two workers, a step
-then takes about 0.8 s, mostly waiting. This leaves the computer's cores to the playbooks, and the
-undisturbed run has few steps to repeat."""
+then takes about 0.8 s, mostly waiting. This leaves the computer's cores to the playbooks. It also
+keeps the number of steps small, all of which the undisturbed run has to repeat."""
 LIMITS = {
     "heartbeat": 60,
     "unreachable": 30,
@@ -151,8 +152,8 @@ def test_the_disturbed_run_has_the_losses_of_an_undisturbed_one(disturbed, confi
     assert {step: losses.by_step[step] for step in disturbed.losses.by_step} == (
         disturbed.losses.by_step
     )
-    # The losses of some steps may be missing, but only if a machine was deleted before this test
-    # had read the last lines of its metrics.
+    # For some steps, no loss may be known, but only if a machine was deleted before the test had
+    # read the last lines of the machine's metrics.
     lost = reached - len(disturbed.losses.by_step)
     deletions = sum(fault.loses_machines for fault in SELECTED)
     assert lost <= deletions * CHECKPOINT_EVERY

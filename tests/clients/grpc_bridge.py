@@ -102,7 +102,6 @@ class Bridge(grpc.GenericRpcHandler):
         return json_format.ParseDict(answer.json(), answered())
 
     def stop(self) -> None:
-        """Stop the server."""
         self._server.stop(None)
 
 

@@ -29,7 +29,8 @@ def refused(call: Callable[[], Any]) -> str:
 def scopes(pager: Iterable[tuple[str, Any]], collection: str) -> dict[str, list[str]]:
     """Return the names of the resources in each scope, such as ``zones/us-central2-b``.
 
-    ``pager`` has the scopes of an aggregated list, and their field ``collection`` the resources.
+    ``pager`` yields the scopes of an aggregated list, each with an object whose field
+    ``collection`` has the resources.
     """
     found = {scope: [it.name for it in getattr(part, collection)] for scope, part in pager}
     return {scope: names for scope, names in found.items() if names}

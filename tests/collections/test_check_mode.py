@@ -77,7 +77,7 @@ TABLE = {
     "vpc_firewall, absent": ({"name": "older", "state": "absent"}, True),
 }
 ACTIONS = {"tpu_fleet": tpu_fleet, "shared_disk": shared_disk, "doctor": doctor, "watch": watch}
-#: Requests that change nothing.
+#: Parts of the log lines of requests that change no resource, although they use POST.
 READS = ("getGuestAttributes", "oauth2.", "localcloud.")
 
 

@@ -71,7 +71,7 @@ def test_a_bucket_that_keeps_output_long_enough_is_fine(days, rules, message):
         ((rule(30),), []),
         ((COLDER, OTHER_PREFIX, rule(30)), [COLDER, OTHER_PREFIX]),
         ((rule(120, ["runs/", "tmp/"]),), [rule(120, ["runs/", "tmp/"])]),
-        # A lifecycle rule with a further condition does not delete all output, so it is kept.
+        # A rule with a further condition does not delete all output, so the proposal keeps it.
         ((rule(90, isLive=False),), [rule(90, isLive=False)]),
     ],
 )

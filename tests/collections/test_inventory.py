@@ -99,7 +99,7 @@ def test_workers_are_in_their_groups_with_their_variables(listed, scripted):
     assert (worker["ansible_host"], worker["ansible_user"]) == ("203.0.113.3", "me")
     assert worker["tpu_api"]["project"] == PROJECT
     assert result.stderr == ""
-    # Only free text is marked as unsafe, because other programs can't read the mark.
+    # Only labels, which are free text, are marked as unsafe: other programs can't read the mark.
     worker = json.loads(result.stdout)["_meta"]["hostvars"]["demo-w1"]
     assert worker.pop("tpu_labels") == {"a": {"__ansible_unsafe": "b"}}
     assert "__ansible_unsafe" not in json.dumps(worker)

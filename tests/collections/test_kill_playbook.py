@@ -1,4 +1,4 @@
-"""kill.yml for known runs, unknown runs and runs that may exist, without machines.
+"""kill.yml without machines, for runs that are known, unknown, or perhaps on a silent worker.
 
 Tests set a worker's answer as a variable, which takes precedence over registered results.
 """

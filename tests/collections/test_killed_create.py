@@ -1,7 +1,7 @@
 """create.yml, killed at any moment and run again, creates every TPU of the fleet exactly once.
 
-The playbook is killed once the API has answered a random number of requests. TPUFLEET_KILLS is how
-often the test does this, 6 by default.
+The playbook is killed once the API has answered a random number of requests. The environment
+variable TPUFLEET_KILLS sets how many times the test does this (6 by default).
 """
 
 import os

@@ -13,7 +13,7 @@ from tests.collections.role_templates import run_tasks
 HEADER = "# A mount of tpufleet. Ansible managed\n"
 OLD = HEADER + "[Mount]\nWhat=10.0.0.2:/mnt/old\nWhere=/mnt/old\nType=nfs4\n"
 #: A fake systemctl. All units are active. The unit named in the file "busy" cannot be stopped. The
-#: file "run" has the state of a run.
+#: file "run" contains the systemd properties of the run's unit.
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> {here}/asked
 case "$*" in

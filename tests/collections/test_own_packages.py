@@ -1,4 +1,4 @@
-"""setup.yml creates lock files for the user's packages; without machines."""
+"""Lock files that setup.yml creates for the user's packages, tested without machines."""
 
 import json
 import re
@@ -122,7 +122,7 @@ PYTHON_HERE = "ansible_python_interpreter: '{{ ansible_playbook_python }}'"
 
 
 def test_workers_have_their_own_facts_after_the_tasks_of_the_lock_file(tmp_path):
-    """In ansible-core 2.21, a fact set once for all hosts makes them share later facts, too."""
+    """In ansible-core 2.21, set_fact with run_once would make all hosts share their later facts."""
     inventory = f"tpu: {{hosts: {{a: , b: }}, vars: {{{PYTHON_HERE}}}}}\n"
     tasks = yaml.safe_load(FACTS_AFTER_LOCK)
 

@@ -1,4 +1,4 @@
-"""Queued resources: creating, replacing and deleting them, also if the API fails."""
+"""Queued resources: creation, replacement and deletion, also if requests to the API fail."""
 
 from dataclasses import replace
 

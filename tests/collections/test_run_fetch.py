@@ -126,7 +126,7 @@ def test_a_file_is_downloaded_in_several_pieces(bucket, tmp_path, monkeypatch):
 
 
 class Unsteady(Bucket):
-    """A bucket that calls ``event`` between the listing and the download of each object."""
+    """A bucket that changes during a fetch: it calls ``event`` before each download."""
 
     event = staticmethod(lambda name: None)
 

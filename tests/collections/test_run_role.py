@@ -1,4 +1,4 @@
-"""The values that playbooks and roles share, and the role run, as Ansible evaluates them."""
+"""Variables that all playbooks share, and tasks of the role run, both evaluated by Ansible."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The action tpu_fleet of create.yml and delete.yml: which TPUs it changes, and which it refuses.
+"""The action tpu_fleet of create.yml and delete.yml: which TPUs it changes, and when it fails.
 
 test_playbooks.py shows how the playbooks call it.
 """

@@ -52,7 +52,7 @@ def test_root_runs_no_code_of_the_environment_or_the_release(
 
 @pytest.fixture
 def asked(environment, tmp_path) -> Path:
-    """The file to which a fake ssh, which reports no open tunnel, appends its arguments."""
+    """The file in which a fake ssh logs its arguments. The fake reports that no tunnel is open."""
     asked, tool = tmp_path / "asked", tmp_path / "ssh"
     tool.write_text(f'#!/bin/sh\necho "$@" >>{asked}\ncase "$*" in *check*) exit 255; esac\n')
     tool.chmod(0o755)

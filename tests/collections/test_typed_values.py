@@ -92,7 +92,7 @@ def test_an_error_about_the_environment_shows_no_value():
     ("option", "expected"),
     [
         *((choice, choice) for choice in ("none", "newest", "all")),
-        # Without the option, the value is the inventory's variable ``checkpoints``, a location.
+        # Without the option, the value is that of the inventory's variable, a path or URI.
         ("gs://mine/checkpoints", "none"),
     ],
 )

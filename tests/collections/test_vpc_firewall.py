@@ -1,4 +1,4 @@
-"""The fleet's firewall rules: minimal access, no changes to rules of others."""
+"""The fleet's firewall rules: they allow only what is needed; other rules are never changed."""
 
 from collections.abc import Sequence
 

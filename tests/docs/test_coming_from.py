@@ -29,9 +29,9 @@ NOT_RUN = {
 
 
 def choices_of(command: list[str]) -> Iterator[str]:
-    """Yield the options of a command.
+    """Yield the options of a command, without values that a user may choose freely.
 
-    The value of an option is included only if it is in ``CHOICES`` or is the name of a module.
+    An option keeps its value only if the value is in ``CHOICES`` or is the name of a module.
     """
     options = iter(command[1:])
     for option in options:

@@ -34,7 +34,7 @@ def blocks_by(*tried_by: str) -> list[Block]:
 
 
 def grouped(found: list[Block]) -> list[list[Block]]:
-    """Group blocks with the same mark whose commands all occur in the group's first block."""
+    """Group blocks that have the same mark and only commands of the group's first block."""
     groups: list[list[Block]] = []
     for block in sorted(found, key=lambda block: len(block.steps), reverse=True):
         for group in groups:

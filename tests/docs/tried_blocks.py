@@ -79,7 +79,10 @@ def blocks() -> list[Block]:
         text = page.read_text()
         matches = list(MARKED_BLOCK.finditer(text))
         if len(matches) != len(TRIED_MARK.findall(text)):
-            raise ValueError(f"{page.name}: a mark without a block")
+            raise ValueError(
+                f"{page.relative_to(ROOT)}: a mark (<!-- tried: … -->) is not on the line above a "
+                "code block. Move it there or remove it"
+            )
         for match in matches:
             line = text[: match.start()].count("\n") + 1
             steps = tuple(_steps(match["body"]))

@@ -1,4 +1,4 @@
-"""A trainer in a container image: it is pulled, trained, killed, resumed and fetched.
+"""A trainer in a container image: the image is pulled, the run killed, resumed and fetched.
 
 The registry is Debian's docker-registry on a separate machine. It has one of Google's host names,
 so that the workers log in with the token of their service account. podman and docker are Debian's.
@@ -81,7 +81,7 @@ SOON = 300
 
 
 def script(fleet: Fleet, worker: str, text: str) -> str:
-    """Run a shell script as root on a worker and return its output, without a last newline."""
+    """Run a shell script as root on a worker; return its output without surrounding whitespace."""
     return fleet.on(worker, "sh", "-c", text).strip()
 
 

@@ -18,7 +18,8 @@ def fleet(tmp_path_factory):
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
         fleet.must_play("setup.yml", "--tags", "base,firewall")
-        # Containers have no NFS server, so create only the files that setup would create.
+        # The machines are containers, in which no NFS server can run. Create what peers.yml needs
+        # of one: its configuration, and a fake exportfs.
         fleet.on("stays-w0", "mkdir", "-p", "/etc/nfs.conf.d", "/etc/exports.d")
         fleet.on("stays-w0", "touch", "/etc/nfs.conf.d/tpufleet.conf")
         fleet.on("stays-w0", "ln", "-s", "/bin/true", "/usr/sbin/exportfs")

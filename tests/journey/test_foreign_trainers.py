@@ -52,9 +52,9 @@ def write_ddp(folder: Path) -> None:
 class Trainer:
     """A trainer: its package, code and command, and what to expect of it.
 
-    ``safe`` and ``resumed`` are patterns of a step in its log: ``safe`` matches a step that is
-    saved, ``resumed`` the step from which an attempt resumes. ``status`` is the exit code or signal
-    after a kill. ``checkpoint`` is a glob pattern of its checkpoints.
+    ``safe`` and ``resumed`` are regular expressions for its log, whose group is a step: in ``safe``
+    a step that is saved, in ``resumed`` the step from which an attempt resumes. ``status`` is the
+    exit code or signal after a kill. ``checkpoint`` is a glob pattern of its checkpoints.
     """
 
     name: str

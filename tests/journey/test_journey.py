@@ -66,7 +66,7 @@ def test_setup_with_renew_changes_only_the_stamp_and_can_prove_the_slice(fleet):
     renewed = fleet.must_play("setup.yml", "-v", "-e", "renew=true", "-e", "verify=slice")
     # Two changes per worker: its stamp is removed and written again.
     assert set(re.findall(r"changed=(\d+)", renewed.output)) == {"2"}, renewed.output[-4000:]
-    # Each worker counts the devices of both.
+    # With verify=slice, each worker counts the devices of both workers.
     assert len(re.findall(r"^ +devices: 2$", renewed.output, re.MULTILINE)) == 2
 
 

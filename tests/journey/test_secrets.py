@@ -30,7 +30,7 @@ def fleet(tmp_path_factory):
     with own_or_existing_cloud("secrets") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
-        # With renew=true, an existing cloud is set up again with these secrets.
+        # An existing cloud may be set up with other secrets, so set it up again.
         fleet.must_play("setup.yml", "-e", "renew=true")
         yield fleet
 

@@ -29,7 +29,7 @@ class Controller:
         return self.fleet.module("demo-w0", "tpufleet.core.run_schedule", {**tool, **options})
 
     def wait_for_commands(self) -> list[str]:
-        """Wait until the watch has run twice more; return the other logged commands."""
+        """Wait until the watch has run twice more; return the logged commands of other timers."""
         count = f"$(grep -c watch.yml {LOG} || true)"
         self.sh(f"n={count}; until test {count} -ge $((n + 2)); do sleep 0.2; done")
         return [line for line in self.fleet.read(0, LOG).splitlines() if "watch.yml" not in line]

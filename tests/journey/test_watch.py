@@ -1,4 +1,4 @@
-"""The watch alone recovers a run whose TPU is lost, with the losses of an uninterrupted run.
+"""The watch alone recovers a run whose TPU is lost, with the loss curve of an undisturbed run.
 
 Each test continues where the previous one in this file ended. Records and checkpoints are in the
 cloud's bucket, as with several controllers.

@@ -9,5 +9,5 @@ from tests.localcloud.real_machines import new_key
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory) -> Path:
-    """The private key of the user ``tpu`` of all machines of a module's tests."""
+    """The private key with which a module's tests log in to machines as the user ``tpu``."""
     return new_key(tmp_path_factory.mktemp("ssh"))

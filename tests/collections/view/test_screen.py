@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-#: The test forks from a new process, as Ansible forks its workers from a process with few threads.
-#: In a fork of the tests' own process, gRPC would start threads, which would receive the signal.
+#: The program of a new process, in which the test forks a worker process as Ansible does. It must
+#: not fork the process of the tests: there, gRPC would start threads, which would get the signal.
 FORK = """
 import os, signal, sys
 from types import SimpleNamespace

@@ -70,7 +70,7 @@ def lines_of(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def succeeded(tmp_path_factory) -> PlayOutput:
-    """A playbook that succeeds; its last two plays have no hosts and no changes, respectively."""
+    """A playbook that succeeds. Of its last two plays, one has no hosts, one changes nothing."""
     stage = Stage(tmp_path_factory.mktemp("succeeded"))
     stage.more_plays = MORE_PLAYS
     return stage.play(CHANGE + MANY)
@@ -112,10 +112,10 @@ def test_failures_are_printed_last_once_each_and_without_control_codes(failed):
     assert failed.code == 2
     first = lines.index("FAILED  pod-w[1,3]  Check the free space")
     assert lines.count(lines[first]) == 1
-    # At once, a failure is shown by its first 140 characters.
+    # When a task fails, only the first 140 characters of its error are printed.
     error = f"The command exited with a non-zero return code: {0:091}…"
     assert f"  failed    Run a command  pod-w2: {error}" in lines
-    assert lines[-2].startswith("pod-w")  # the recap is last, before the path of the log
+    assert lines[-2].startswith("pod-w")  # the recap, above the path of the log
     assert lines[first + 1 : first + 5] == [
         "  /opt has 2 GB free, 12 GB are needed: free some space, then run setup.yml again",
         "FAILED  pod-w2  Run a command",

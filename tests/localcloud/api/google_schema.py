@@ -28,8 +28,8 @@ _FORMATS = {
     "google-duration": r"-?\d+(\.\d{1,9})?s",
     "google-fieldmask": r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
 }
-# Fields that each object of a type must have, if the type has them in that API. Google's discovery
-# documents do not say which fields are always present.
+# By type, the fields that every object must have, except those that a version of the API does not
+# define. Google's discovery documents do not say which fields are always present.
 _ALWAYS = {
     "AcceleratorType": {"name", "type", "acceleratorConfigs"},
     "Location": {"name", "locationId"},

@@ -216,4 +216,4 @@ def wait_for(read, is_awaited=bool, *, timeout_s: float = 60.0):
         if is_awaited(result := read()):
             return result
         time.sleep(0.02)
-    raise AssertionError(f"no result within {timeout_s} s")
+    raise AssertionError(f"no expected result within {timeout_s} s; the last one was {result!r}")

@@ -20,9 +20,9 @@ KEY_TYPE = "ssh-ed25519"
 class MachinesInMemory:
     """Machines as a dictionary of specs.
 
-    If ``hold`` is an event, each start of a machine waits for it. ``refuse`` maps the names of
-    methods (``start``, ``power_off``, ``set_disks``, ``delete``) to how many more of their calls
-    fail. The machines in ``deaf`` ignore ``shut_down``.
+    If ``hold`` is an event, each start of a machine waits for it. ``refuse`` maps the name of a
+    method (``start``, ``power_off``, ``set_disks``, ``delete``) to the number of its next calls
+    that fail. ``deaf`` has the names of machines that ignore ``shut_down``.
     """
 
     def __init__(self, subnet: str = "10.77.0.0/24") -> None:

@@ -25,7 +25,7 @@ def made_and_deleted(api, node_id="one"):
 
 @pytest.fixture
 def small(tmp_path):
-    """A cloud with six addresses: for three TPUs of two workers."""
+    """A cloud with six addresses, enough for three TPUs of two workers."""
     api = LocalApi(tmp_path / "small", MachinesInMemory("10.77.0.0/29"))
     yield api
     api.halt()

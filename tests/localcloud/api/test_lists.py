@@ -22,7 +22,7 @@ def pages(api, path, key, **query):
         token = answer.get("nextPageToken", "")
         if not token:
             return
-    raise AssertionError("the pages never end")
+    raise AssertionError(f"{path}: the list has more than 200 pages")
 
 
 def items(api, path, key, **query):

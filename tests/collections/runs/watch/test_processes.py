@@ -28,7 +28,7 @@ from tests.collections.runs.observations import (
 )
 
 BLAMED = {"bad_worker": "w1", "bad_times": 3, "best_step": 7}
-"""The watch's memory of a worker that failed first as often as is allowed."""
+"""What the watch remembers after w1 failed first as many times in a row as the limit allows."""
 PARTLY_ENDED = {"state": "ending", "since": NOW - 45}
 CRASHED = {
     **{"state": "failed", "since": NOW, "not_before": NOW},

@@ -1,4 +1,4 @@
-"""What the watch decides if a run's TPU is lost, unreachable, being created, or its name taken."""
+"""What the watch decides if a run's TPU is lost, unreachable or CREATING, or its name is taken."""
 
 from dataclasses import replace
 

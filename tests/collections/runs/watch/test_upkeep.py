@@ -161,12 +161,15 @@ def controller(tmp_path) -> Controller:
 
 
 def idle_folder(controller) -> RecordFolder:
-    """Return the store of the watch's documents about idle TPUs."""
+    """Return the folder in which the watch records since when each TPU is idle."""
     return RecordFolder(str(controller.fleet_state / "idle"))
 
 
 def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=4000, **more):
-    """Run two passes ``seconds`` apart; return the TPUs that the second one deleted."""
+    """Run two passes ``seconds`` apart; return the TPUs that the second one deleted.
+
+    ``allowed`` is the TPU's ``idle_delete_after`` in the fleet file; None if it is not set.
+    """
     entry = ENTRY | ({"idle_delete_after": allowed} if allowed else {})
     idle = idle_folder(controller)
     for _ in range(2):
@@ -182,7 +185,7 @@ def delete_idle(controller, answers=None, allowed: str | None = "1h", seconds=40
 
 
 def idle_for(controller, seconds) -> RecordFolder:
-    """Record that a TPU has been idle for ``seconds``; return the watch's folder of idle TPUs."""
+    """Record that a TPU has been idle for ``seconds``; return the folder of these records."""
     idle = idle_folder(controller)
     idle.change(f"pod_{ZONE}", 0, {"id": TWO_WORKERS.id, "since": controller.now - seconds}, {})
     return idle
