@@ -1,4 +1,4 @@
-"""create.yml and delete.yml against the local cloud's API, as far as they go without machines."""
+"""create.yml and delete.yml with the local cloud's API, tested without machines."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""status.yml with records and TPUs, as far as it goes without machines."""
+"""status.yml with run records and TPUs, tested without machines."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""sample.yml, eval.yml, export.yml and bench.yml, as far as they go without a worker."""
+"""What sample.yml, eval.yml, export.yml and bench.yml do before they need a worker."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""tunnel.yml, as far as it goes without a worker."""
+"""tunnel.yml without a real worker: its errors, and the commands that it runs."""
 
 import hashlib
 import json

@@ -30,7 +30,7 @@ def fleet(tmp_path_factory):
     with own_or_existing_cloud("secrets") as cloud:
         fleet = Fleet(cloud, inventory)
         fleet.must_play("playbooks/create.yml")
-        # An existing cloud may be set up with other secrets, so set it up again.
+        # An existing cloud may have been set up with other secrets, so set it up again.
         fleet.must_play("setup.yml", "-e", "renew=true")
         yield fleet
 

@@ -93,7 +93,7 @@ def all_that_root_reads(paths: WorkerPaths) -> str:
 
 
 def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
-    """Fetch the run; return the archive's files."""
+    """Pack the run as fetch.yml does; return the contents of the archive's files by name."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         options = {"run": "mine", "bundle": False, "checkpoints": checkpoints}

@@ -372,7 +372,7 @@ def test_a_trainer_that_saves_or_exits_with_0_when_a_peer_ends_is_interrupted(wo
 
 
 def test_stopped_workers_report_the_exit_of_their_own_trainer(workers):
-    """The trainer of worker 0 ends last: its unit learns earlier that the other trainers ended."""
+    """Worker 0's trainer ends last, after its unit has learned that the other trainers ended."""
     late = (
         "import pathlib, signal, time\n"
         "def end(*_):\n"

@@ -52,7 +52,7 @@ class Launch:
         return Judge(self.broken or self.store, {"plan": self.planned, **answers, **params}, check)
 
     def started(self) -> Any:
-        """Let the start succeed on both workers; return what the judge decides about the run."""
+        """Let the start succeed on both workers; return what run_judge decides about the run."""
         verdict = self.judge(started=both(STARTED)).judge_answers()
         return self.judge(started=both(STARTED), verdict=verdict).judge_start()
 
