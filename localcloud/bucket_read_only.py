@@ -31,10 +31,11 @@ class ReadOnly(Server):
 
 
 class _Connection(Connection):
-    protocol_version = "HTTP/1.0"  # a response without a length ends with its connection
+    # In HTTP/1.0, a response without Content-Length ends when the connection closes.
+    protocol_version = "HTTP/1.0"
     server: ReadOnly
 
-    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+    def do_GET(self) -> None:  # noqa: N802 - http.server prescribes this name
         """Forward a read to the emulator and return its response."""
         upstream = HTTPConnection(self.server.emulator_address, timeout=60)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP_HEADERS}
@@ -53,9 +54,9 @@ class _Connection(Connection):
         finally:
             upstream.close()
 
-    do_HEAD = do_GET  # noqa: N815 - the base class's name
+    do_HEAD = do_GET  # noqa: N815 - http.server prescribes this name
 
-    def do_POST(self) -> None:  # noqa: N802 - the base class's name
+    def do_POST(self) -> None:  # noqa: N802 - http.server prescribes this name
         """Reject a write with the error that Google Cloud Storage returns."""
         # Read the request body: closing with unread data resets the connection, so that the client
         # might not receive the response.
@@ -68,7 +69,7 @@ class _Connection(Connection):
         content = json.dumps({"error": error}).encode()
         self.send(403, {"Content-Type": "application/json"}, content)
 
-    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - the base class's names
+    do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - http.server prescribes these names
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

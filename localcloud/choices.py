@@ -86,8 +86,8 @@ def _check_unchanged(
             retained = {
                 setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
             }
-            # If another kind of machine is requested, use its default of mnt_shared, because it may
-            # not support the current value.
+            # Another kind of machine may not support the current value of mnt_shared. Leave the
+            # option out of the command, so that the kind's default applies.
             if "machines" in requested:
                 del retained["mnt_shared"]
             raise CloudError(

@@ -341,4 +341,7 @@ def _confirm(local_cloud: LocalCloud) -> None:
     except EOFError:
         answer = ""
     if answer.strip() != local_cloud.name:
-        raise CloudError(f"nothing was removed, because {local_cloud.name} was not typed")
+        raise CloudError(
+            f"nothing was removed, because {local_cloud.name} was not typed. To remove without "
+            f"asking: {local_cloud.command('down', '--yes')}"
+        )

@@ -49,7 +49,7 @@ class _LoopbackRequest(Request):
     def __call__(self, url: str, *arguments: object, **options: object) -> object:
         """Send a request to 127.0.0.1; raise TransportError for any other host."""
         if urlsplit(url).hostname != "127.0.0.1":
-            raise TransportError(f"{url}: no request was sent, because it is not on this host")
+            raise TransportError(f"{url}: not requested, because only 127.0.0.1 is allowed")
         return super().__call__(url, *arguments, **options)
 
 

@@ -63,7 +63,11 @@ def _existing_settings(cloud: LocalCloud) -> Settings | None:
 
 
 def _up(cloud: LocalCloud, options: Options, root: Path | None, report: Report) -> Settings:
-    """Start the cloud with machines created from the image ``root``; None: the cloud is running."""
+    """Start the cloud unless it is already running, and return its settings.
+
+    ``root`` is the image for new machines. It is None if the cloud was running when the command
+    began; the cloud can't be started then.
+    """
     cloud.directory.mkdir(parents=True, exist_ok=True)
     # Deny access to other users, because the root user of a machine can create setuid files here.
     cloud.directory.chmod(0o700)

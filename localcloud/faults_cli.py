@@ -159,7 +159,10 @@ def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def node_path(zone: str | None, tpu: str) -> str:
-    """Return the local cloud's API path for a TPU; ``zone`` can be None for a unique name."""
+    """Return the path of a TPU in the local cloud's own API.
+
+    If ``zone`` is None, the API finds the TPU by name and rejects a name that is in several zones.
+    """
     location = f"locations/{zone}/" if zone else ""
     return f"/_localcloud/{location}nodes/{tpu}"
 

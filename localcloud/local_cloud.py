@@ -29,7 +29,7 @@ class LocalCloud:
     def __post_init__(self) -> None:
         #: Eight hex digits that make the names of this cloud's host resources unique.
         self.tag = hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]
-        #: The network bridge; Linux allows at most 15 characters.
+        #: The name of the network bridge; Linux allows at most 15 characters.
         self.bridge = f"tpf{self.tag}"
         #: Names of the nftables tables: for NAT and firewall rules, for external addresses of
         #: machines, and for the redirection of requests to the metadata server.
@@ -71,7 +71,7 @@ class LocalCloud:
             )
         if clouds_directory() / name == images_directory():
             raise CloudError(
-                f"--name: {name!r} is the directory of the machines' root file systems. Choose "
+                f"--name: {name!r} is reserved for the machines' root file systems. Choose "
                 "another, such as: --name my-cloud"
             )
         return cls(name, clouds_directory() / name)

@@ -67,7 +67,11 @@ class Admin(Methods):
         )
 
     def _status(self, call: Call) -> Mapping[str, Any]:
-        """Return nodes, queued resources, running operations, addresses and faults of the API."""
+        """Return a summary of the cloud.
+
+        It contains the nodes, the queued resources, the running operations, how many machine
+        addresses there are and how many are free, and the active faults of the API.
+        """
         nodes = self._nodes.all()
         used = sum(len(node.workers) for node in nodes)
         total = len(self._machines.addresses())
@@ -106,7 +110,11 @@ class Admin(Methods):
         return self._faults.show()
 
     def _change_faults(self, call: Call, *, add: bool) -> Mapping[str, Any]:
-        """Replace or add faults of the API, as in ``Faults.change``; return all active faults."""
+        """Change the faults of the API as the request body says; return all active faults.
+
+        With ``add``, the requested faults are added, else they replace the faults of the same kinds
+        (see ``Faults.change``).
+        """
         self._faults.change(call.json(), add=add)
         self._wake()
         return self._faults.show()
@@ -126,8 +134,8 @@ class Admin(Methods):
     def _preempt(self, call: Call) -> Mapping[str, Any]:
         """Preempt a node and return it.
 
-        If the request body is ``{warningSeconds}``, only announce the preemption, which follows
-        after that many seconds. A later call can preempt the node earlier.
+        If the request body is ``{warningSeconds}``, announce the preemption and preempt the node
+        when this time has passed. A second call can preempt the node before then.
         """
         warning = call.json().get("warningSeconds", 0)
         if type(warning) not in (int, float) or not 0 <= warning <= LONGEST_WARNING_S:
@@ -151,7 +159,7 @@ class Admin(Methods):
         return write(current) if current else {}
 
     def _set_health(self, call: Call) -> Mapping[str, Any]:
-        """Set a READY node's health and return the node.
+        """Set the health that a node reports while it is READY, and return the node.
 
         The request body is ``{health, healthDescription, symptoms[]{symptomType, workerId,
         details}}``; an empty body makes the node HEALTHY.
@@ -213,7 +221,10 @@ class Admin(Methods):
         """Call ``action(node, worker)`` for each requested worker; return the workers' names."""
         node = self._node_of(call)
         if node.desired_state != RUN or not node.workers:
-            raise failed_precondition(f"{node.node_id} is {node.state}: it has no machines")
+            raise failed_precondition(
+                f"{node.node_id} is {node.state}, so its machines are not running. "
+                "Start it, or choose another TPU"
+            )
         workers = chosen_workers(node, call.json().get("workerIds", []))
         for worker in workers:
             try:

@@ -1,8 +1,8 @@
 """The part of the Compute API v1 that TPU clients use, on the same port as the Cloud TPU API.
 
 As at Google, requests are validated, changes return operations, and a resource in use cannot be
-deleted. Disks are block devices in the machines. But firewall rules filter no packets, and the
-machines have a single network, which represents all networks.
+deleted. Disks are real: the machines see them as block devices. Firewall rules and networks are
+only stored: the rules filter no packets, and all machines are in one real network.
 """
 
 import time

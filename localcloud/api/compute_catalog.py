@@ -78,10 +78,10 @@ class ComputeCatalog:
         write: Callable[[str, str], dict[str, Any]],
         fields: tuple[str, ...] = (),
     ) -> tuple[Route, ...]:
-        """Return the routes that list and get the resources of a kind, such as ``zone``.
+        """Return the routes of the ``list`` and ``get`` methods for a kind, such as ``zone``.
 
-        ``collection`` is the path template of the list. ``write`` returns the JSON of the
-        resource with a name and a scope; zones and regions have the scope "".
+        ``collection`` is the path template of the list, ``names`` are the names of its resources.
+        ``write(name, scope)`` returns a resource as JSON; the scope of zones and regions is "".
         """
 
         def scope_of(call: Call) -> str:

@@ -83,10 +83,10 @@ ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
 
 
 def requested_disk(value: Mapping[str, Any], scope: str) -> dict[str, Any]:
-    """Validate a Disk from a request and return it as stored, with the full name of its type.
+    """Validate a Disk from a request; return the fields to store, including default values.
 
-    ``scope`` is the disk's ``zones/ZONE``. Raises HTTP 400 that names the invalid field, or a 404
-    if the disk type is unknown.
+    ``scope`` is the disk's ``zones/ZONE``. The returned ``type`` is the full name of the disk type.
+    Raises HTTP 404 if the disk type is unknown, or HTTP 400 that names an invalid field.
     """
     body = _canonical(value)
     check_name(body.get("name", ""))
@@ -176,7 +176,7 @@ class Disks(Collection):
         return self._begin(call, "insert", disk)
 
     def _resize(self, call: Call) -> ComputeOperation:
-        """Enlarge a disk; raise HTTP 400 if the size is not larger."""
+        """Enlarge a disk; raise HTTP 400 if the new size is not larger than the current one."""
         body, disk = _canonical(call.json()), self._find(call)
         if "sizeGb" not in body:
             raise required("sizeGb")
@@ -190,8 +190,8 @@ class Disks(Collection):
     def _update(self, call: Call) -> ComputeOperation:
         """Change the access mode of a disk.
 
-        Raises HTTP 400 if the disk is attached, or if it is read-only for several nodes, which
-        can't be undone.
+        Raises HTTP 400 if the disk is attached to a node, or if its mode is READ_ONLY_MANY, which
+        can't be changed to another mode.
         """
         body, disk = _canonical(call.json()), self._find(call)
         paths = call.query.get("updateMask") or call.query.get("paths", "")

@@ -77,7 +77,7 @@ def complete_rule(body: Mapping[str, Any]) -> dict[str, Any]:
     if not actions:
         raise required("allowed")
     if len(actions) > 1:
-        raise ComputeError(400, "invalid", "A rule either allows or denies, not both")
+        raise ComputeError(400, "invalid", "Set either allowed or denied in a rule, not both")
     rule[actions[0]] = [_protocol(entry, actions[0], i) for i, entry in enumerate(rule[actions[0]])]
     return _with_default_range(rule)
 
@@ -97,7 +97,8 @@ def _with_default_range(rule: dict[str, Any]) -> dict[str, Any]:
         allowed, forbidden = forbidden, allowed
     for key in forbidden:
         if key in rule:
-            raise bad_value(key, rule[key], f"An {rule['direction']} rule can't have this field")
+            reason = f"{rule['direction']} rules can't have {key}. Use {' or '.join(allowed)}"
+            raise bad_value(key, rule[key], reason)
     for key in ("sourceRanges", "destinationRanges"):
         for index, text in enumerate(rule.get(key, ())):
             _check_range(f"{key}[{index}]", text)
@@ -180,7 +181,8 @@ class Firewalls(Collection):
         fixed["direction"] = rule.body["direction"]
         for key, value in fixed.items():
             if changed[key] != value:
-                raise bad_value(key, changed[key], f"It is {value} and cannot be changed")
+                reason = f"The rule's {key} is {value}. To change it, create another rule"
+                raise bad_value(key, changed[key], reason)
         self._table.change(rule.uid, changed)
         return self._begin(call, verb, rule)
 
@@ -190,7 +192,8 @@ class Firewalls(Collection):
         rule = complete_rule({**body, "network": network})
         parent, _, name = network.rpartition("/")
         if "/" not in reference or parent != self._full("global/networks"):
-            raise bad_value("network", reference, "The URL is malformed, or of another project.")
+            reason = "Must be a network of this project, such as global/networks/default."
+            raise bad_value("network", reference, reason)
         if self._table.get("networks", "global", name) is None:
             reason = "The referenced network resource cannot be found."
             raise bad_value("network", network, reason)

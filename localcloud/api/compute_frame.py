@@ -30,7 +30,7 @@ AGGREGATED_QUERY = (*SELECTION, "includeAllScopes", "serviceProjectNumber")
 Change = Callable[[Call], ComputeOperation]
 
 
-class FailingOperation(Exception):  # noqa: N818 - not an error of the caller
+class FailingOperation(Exception):  # noqa: N818 - it reports no error, so no suffix Error
     """Exception that rolls back a call's change if an injected fault makes its operation fail.
 
     ``operation`` contains the arguments of ``ComputeOperationTable.add``.
@@ -127,11 +127,12 @@ class Frame:
         scopes: Sequence[str],
         unreachable: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return the requested page of the items of all ``scopes`` (``zones/Z``), grouped by scope.
+        """Return the response of an ``aggregatedList`` method: a page of items, grouped by scope.
 
-        ``kind`` is the kind of the items (``disk``). The query's ``filter`` can use ``name``,
-        ``id`` and the names in ``fields``. A scope that has no items or is ``unreachable`` has a
-        warning instead.
+        ``kind`` is the kind of the ``items`` (``disk``). The query's ``filter`` can use ``name``,
+        ``id`` and the names in ``fields``. ``scopes`` are the reachable ones and ``unreachable``
+        the others, each as ``zones/Z``. The response has a warning for each unreachable scope; the
+        last page also has one for each scope without items on it.
         """
         collection = f"{kind}s"
         path = _path("aggregated", kind)
@@ -196,12 +197,12 @@ class Frame:
     def changing(
         self, name: str, verb: str, template: str, change: Change, query: tuple[str, ...] = ()
     ) -> Route:
-        """Return the route of a method whose handler ``change`` starts an operation.
+        """Return the route of a method that changes a resource and returns an operation.
 
-        The other arguments are those of Route; ``requestId`` is added to ``query``. The handler
-        runs in one transaction, and only for the first request with a ``requestId``; a repeated
-        request returns the operation of the first one. If an injected fault makes the operation
-        fail, the handler's change is rolled back.
+        ``change`` is the method's handler, ``query`` the query parameters without ``requestId``;
+        see Route for ``name``, ``verb`` and ``template``. ``change`` runs in one transaction, which
+        is rolled back if an injected fault makes the operation fail. A request with the
+        ``requestId`` of an earlier one returns the earlier operation and does not run ``change``.
         """
 
         def handle(call: Call) -> Mapping[str, Any]:
@@ -226,7 +227,8 @@ class Frame:
         expected = (method, scope, names[0] if names else call.json().get("name", ""))
         if (earlier.method, earlier.scope, earlier.target.rpartition("/")[2]) != expected:
             use = f"{earlier.method} {earlier.target}"
-            raise ComputeError(400, "invalid", f"Request id '{request_id}' was used for {use}")
+            message = f"Request id '{request_id}' was already used for {use}. Use a new one"
+            raise ComputeError(400, "invalid", message)
         return earlier
 
     def write(self, operation: ComputeOperation) -> dict[str, Any]:
@@ -306,9 +308,10 @@ class Collection:
 
 
 def _path(scope: str, kind: str) -> str:
-    """Return the path, within the project, of the collection of a scope's resources of a kind.
+    """Return the path of a collection within the project, such as ``zones/Z/disks``.
 
-    ``scope`` is "" for the kinds ``zone`` and ``region``, whose collections are in no scope.
+    ``kind`` is the kind of the collection's resources (``disk``). ``scope`` is "" for zones and
+    regions: their collections belong to no scope.
     """
     return f"{scope}/{kind}s" if scope else f"{kind}s"
 

@@ -67,7 +67,7 @@ class ComputeOperationTable(Table[ComputeOperation]):
         failed = json.dumps(dict(error)) if error else ""
         operation = ComputeOperation(*row, request_id, failed)
         self._database.execute(
-            f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - constants, no input
+            f"INSERT INTO compute_operations ({self._columns}) "  # noqa: S608 - only column names, no user input
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *row,
             request_id,

@@ -59,7 +59,7 @@ class ResourceTable(Table[Resource]):
         row = (uid, collection, scope, name, timestamp(), ready_at)
         try:
             self._database.execute(
-                f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constants, no input
+                f"INSERT INTO compute_resources ({self._columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - only column names, no user input
                 *row,
                 json.dumps(body),
             )

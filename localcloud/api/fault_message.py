@@ -3,7 +3,8 @@
 All kinds have the fields ``zone`` (default: all zones) and ``forSeconds`` (the fault's duration;
 default: unlimited). Except for quota, all have ``times`` (how often the fault occurs; default:
 unlimited). The first five kinds, which affect calls, have ``method``: the name of an API method,
-such as ``nodes.create``, or a pattern, such as ``nodes.*`` (default: ``*``).
+such as ``nodes.create``, or a pattern, such as ``nodes.*`` (default: ``*``). Besides these kinds, a
+request can contain ``unreachable``, a list of zones.
 
 ========  ============================================================================
 errors    the call fails with the HTTP status ``code``
@@ -39,11 +40,11 @@ TIERS = ("spot", "on-demand")
 
 @dataclass
 class Fault:
-    """A fault, which occurs until its count or its time is used up.
+    """An injected fault.
 
-    ``remaining`` is how often it can still occur; None means without limit. ``started_at`` is a
-    time on the clock time.monotonic(). ``details`` are the fields that are specific to its kind.
-    ``draws`` counts the random choices of a ``mix`` fault by method.
+    ``remaining`` is how often it can still occur; None means without limit. ``started_at`` is its
+    start on the clock time.monotonic(). ``details`` are the fields that are specific to its kind.
+    ``draws`` is the number of random choices that a ``mix`` fault has made, by method.
     """
 
     method: str
@@ -186,7 +187,7 @@ def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
         common.append("method")
     if not isinstance(entry, dict) or not entry.keys() <= {*fields, *common}:
         known = ", ".join([*fields, *common])
-        raise invalid(kind, f"{entry!r} is not an object with only these keys: {known}")
+        raise invalid(kind, f"{entry!r} is not valid; expected an object with the keys: {known}")
     details = {name: _read(kind, name, allowed, entry) for name, allowed in fields.items()}
     method = entry.get("method", "*") if kind in _CALL_KINDS else ""
     if kind in _CALL_KINDS and not any(fnmatchcase(name, str(method)) for name in methods):
@@ -195,9 +196,9 @@ def _fault(kind: str, entry: Any, methods: Collection[str]) -> Fault:
         _check_zone(zone)
     times, seconds = entry.get("times"), entry.get("forSeconds")
     if times is not None and (type(times) is not int or times < 0):
-        raise invalid(kind, f"times is {times!r}, not a number of calls")
+        raise invalid(kind, f"times is {times!r}; it must be a whole number, 0 or more")
     if seconds is not None and not _number(0.001, 1e9)(seconds):
-        raise invalid(kind, f"forSeconds is {seconds!r}, not a number of seconds")
+        raise invalid(kind, f"forSeconds is {seconds!r}; it must be a number, 0.001 to 1e9")
     return Fault(method, zone, times, seconds, details)
 
 

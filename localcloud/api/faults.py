@@ -75,7 +75,7 @@ class Faults:
             return Effect(delay)
 
     def outcome(self, method: str, zone: str) -> Mapping[str, str] | None:
-        """Return the error with which a call's operation must fail because of a fault, or None.
+        """Return the error of a fault that makes a call's operation fail; None if there is none.
 
         Counts one occurrence of this fault.
         """
@@ -157,7 +157,7 @@ class Faults:
 
 
 def _is_googles(method: str) -> bool:
-    """Return whether a method belongs to Google's APIs, not to the control of the local cloud."""
+    """Return whether Google's APIs have the method, too; false for the local cloud's own ones."""
     return not method.startswith(("localcloud.", "oauth2."))
 
 
@@ -171,7 +171,7 @@ def _draw_effect(fault: Fault, method: str) -> Effect:
     details = fault.use()
     number = fault.draws[method]
     fault.draws[method] += 1
-    rng = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - reproducible
+    rng = random.Random(f"{details['seed']}/{method}/{number}")  # noqa: S311 - must be reproducible, not secret
     if rng.random() >= details["share"]:
         return Effect()
     drops = [DROP_BEFORE, DROP_AFTER] if details["drops"] else []

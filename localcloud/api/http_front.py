@@ -106,7 +106,7 @@ class _ApiConnection(Connection):
         request = Request(self.command, self.path, content, authorization)
         self._send(self.server.answer(request))
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 - the base class's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 - http.server prescribes these names
 
     def _content(self) -> bytes:
         if self.headers.get("Transfer-Encoding"):

@@ -65,7 +65,10 @@ class Jobs:
 
     @contextmanager
     def locked(self, uid: int) -> Iterator[None]:
-        """Wait until no job of the subject ``uid`` runs; start none during the ``with`` block."""
+        """Keep jobs of the subject ``uid`` from running in the ``with`` block.
+
+        Waits first until the job of this subject that is running, if any, has ended.
+        """
         with self._guard:
             lock = self._locks[uid]
         with lock:
@@ -74,10 +77,10 @@ class Jobs:
     def run_each[Item](
         self, items: Sequence[Item], action: Callable[[Item], None], *, give_up: bool
     ) -> list[str]:
-        """Call ``action`` for each item, for several items at once; return the error messages.
+        """Call ``action`` for each item, in parallel; return the error messages.
 
-        With ``give_up``, start no more items after a failure. Raises StoppingError if the server
-        stops before all items are started.
+        With ``give_up``, no further calls begin after a failure. No further calls begin either if
+        the server stops; if items remain then and none has failed, raises StoppingError.
         """
         waiting = list(reversed(items))
         failures: list[str] = []
@@ -116,9 +119,9 @@ class Jobs:
             raise StoppingError
 
     def stop(self, grace_s: float) -> bool:
-        """Stop the jobs: start no more items and wait up to ``grace_s`` seconds for running items.
+        """Stop all jobs; wait up to ``grace_s`` seconds for the steps that they have begun.
 
-        Returns whether every job has finished, or has stopped where the next server can resume it.
+        Returns whether every job has ended. The next server resumes unfinished jobs.
         """
         self._stopping.set()
         with self._guard:

@@ -164,7 +164,7 @@ class Lifecycle:
                     self._machines.delete(name)
                     self._log.info("deleted the unknown machine %s", name)
             except MachineError as error:
-                self._log.warning("cannot delete an unknown machine: %s", error)
+                self._log.warning("cannot delete a machine without a node, will retry: %s", error)
                 undeleted.append(name)
         self._unknown_machines = undeleted
         return SWEEP_RETRY_S if undeleted else None
@@ -360,9 +360,10 @@ class Lifecycle:
         )
 
     def _shut_down(self, workers: Sequence[Worker], node: Node, while_in: str) -> list[str]:
-        """Shut the guests down, cut the power after SHUTDOWN_S at most; return error messages.
+        """Shut down the guests, then power off their machines; return the error messages.
 
-        Stops as soon as the node leaves the state ``while_in``.
+        A guest that is still running after SHUTDOWN_S is powered off as well. Gives up as soon as
+        the node leaves the state ``while_in``.
         """
 
         def shut_down(worker: Worker) -> None:

@@ -41,7 +41,7 @@ class Locations:
     def _list(self, call: Call) -> Mapping[str, Any]:
         """Return a page of the list of zones, including unreachable zones."""
         if call.query.get("extraLocationTypes"):
-            raise ApiError(501, "extraLocationTypes is not supported here: there are only zones")
+            raise ApiError(501, "extraLocationTypes is not supported here. Omit it to list zones")
         items = [self._location(zone) for zone in ZONES]
         return self._project.answer("locations", items, call, Scope((), ()), ("name", "locationId"))
 
@@ -64,10 +64,10 @@ class Locations:
         write: Callable[[str, Version], dict[str, Any]],
         fields: tuple[str, ...],
     ) -> tuple[Route, ...]:
-        """Return the routes that list and get the accelerator types or versions of a zone.
+        """Return the routes that list and get a zone's accelerator types or runtime versions.
 
-        ``location`` is the path template of a zone. ``write`` returns the JSON of the
-        type or runtime version with an id, without its ``name``, for a version of the API.
+        ``location`` is the path template of a zone, ``ids`` are the ids of the types or versions.
+        ``write(id, api_version)`` returns the JSON fields of one of them, except ``name``.
         """
 
         def item(zone: str, offer: str, version: Version) -> dict[str, Any]:

@@ -24,9 +24,10 @@ class Message:
     fields: Mapping[str, Any]
 
     def read(self, value: Any, path: str) -> dict[str, Any]:
-        """Validate the message, and return the fields to store.
+        """Validate the message and return the fields to store.
 
-        Omits output-only fields, and empty values other than messages. Raises HTTP 400.
+        Omits output-only fields and empty values; keeps empty messages (``{}``), because their
+        presence has a meaning. Raises HTTP 400 that names the invalid field.
         """
         if not isinstance(value, dict):
             raise invalid(path, f"{path} is {_shorten(value)}, not an object")

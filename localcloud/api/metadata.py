@@ -58,8 +58,8 @@ class Guest:
     """A worker that requests metadata, and the data that its metadata consists of.
 
     ``number`` is the project's number; ``slices`` are the nodes of the worker's multislice queued
-    resource in order; ``maintained`` are the indices of the node's workers in maintenance;
-    ``shared`` is the project's metadata.
+    resource, in the order of their slice ids; ``maintained`` are the indices of the node's workers
+    in maintenance; ``shared`` is the project's metadata.
     """
 
     number: int
@@ -183,7 +183,10 @@ def _megascale(guest: Guest) -> dict[str, str]:
 
 
 def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
-    """Return two strings X,Y,Z (``2,2,1``): a VM's chips and a slice's VMs in each dimension."""
+    """Return the shape of a VM in chips and the shape of a slice in VMs.
+
+    Each shape is a string with the sizes in three dimensions, such as ``2,2,1``.
+    """
     sides = [*map(int, accelerator.topology.split("x")), 1][:3]
     host = sides if accelerator.workers == 1 else [2, 2, 1]
     grid = [side // own for side, own in zip(sides, host, strict=True)]
@@ -191,7 +194,7 @@ def bounds(accelerator: catalog.Accelerator) -> tuple[str, str]:
 
 
 def _number(text: str) -> int:
-    """Return a 63-bit hash of a text."""
+    """Return a number that identifies a text: a hash that fits a positive 64-bit integer."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
@@ -293,7 +296,10 @@ def _json(value: Any) -> Any:
 
 
 def _camel_case(name: str) -> str:
-    """Convert a key such as ``machine-type`` to ``machineType``; keep the email of an account."""
+    """Convert a key such as ``machine-type`` to ``machineType``.
+
+    Keys that are email addresses (of service accounts) stay unchanged.
+    """
     if "@" in name:
         return name
     head, *tail = name.split("-")

@@ -168,7 +168,7 @@ class _MetadataConnection(Connection):
     timeout = _IDLE_S
     server: MetadataServer
 
-    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+    def do_GET(self) -> None:  # noqa: N802 - http.server prescribes this name
         """Respond to a guest; check headers to refuse requests from web pages and proxies."""
         name, value = FLAVOR
         if self.path != "/" and self.headers.get(name) != value:

@@ -62,7 +62,9 @@ class NodeChanges(Methods):
         with self._database.transaction():
             node = self._find_node(call)
             if node.state not in ("READY", "STOPPED"):
-                raise failed_precondition(f"{node.node_id} is {node.state}, not READY or STOPPED")
+                raise failed_precondition(
+                    f"{node.node_id} is {node.state}; it can be changed only when READY or STOPPED"
+                )
             if DISKS in fields:
                 disks, count = new.get(DISKS, ()), len(node.workers)
                 self._resources.check_disks(disks, node.zone, count, owner=node.uid)
@@ -124,16 +126,17 @@ class NodeChanges(Methods):
 
     def _move(self, node: Node, state: str, new_state: str, desired_state: str) -> None:
         if not self._nodes.move(node.uid, [state], new_state, desired_state=desired_state):
-            raise failed_precondition(f"{node.node_id} is {node.state}, not {state}")
+            raise failed_precondition(f"{node.node_id} is {node.state}; it must be {state}")
 
     def _reservations(self, call: Call) -> Mapping[str, Any]:
         """Return an empty list, because the local cloud has no reservations."""
         return self._project.answer("reservations", [], call, self._project.zones_of(call.names))
 
     def _maintenance_info(self, call: Call) -> Mapping[str, Any]:
-        """Return the name and uid of each node of a queued resource, without any maintenance.
+        """Return the name and uid of each node of a queued resource.
 
-        On Google Cloud, the entries also have the upcoming maintenance of the nodes.
+        On Google Cloud, the entries also describe upcoming maintenance, which the local cloud never
+        schedules.
         """
         nodes = self._nodes_of_queued_resource(call)
         entries = [{"nodeName": node.node_id, "nodeUid": str(node.uid)} for node in nodes]
@@ -147,10 +150,11 @@ class NodeChanges(Methods):
         if not names or not set(names) <= set(node_ids):
             nodes = ", ".join(node_ids) or "no nodes"
             raise failed_precondition(
-                f"nodeNames is {requested_names!r}; the queued resource has {nodes}"
+                f"nodeNames is {requested_names!r}; it must name one of the queued resource's "
+                f"nodes ({nodes})"
             )
         if len(names) > 1:
-            raise ApiError(501, "nodeNames: the local cloud accepts only one node at a time")
+            raise ApiError(501, f"nodeNames has {len(names)} nodes; the local cloud accepts one")
         node_call = replace(call, names={**call.names, "node": names[0]}, content=b"")
         return self._perform_maintenance(node_call)
 
@@ -163,7 +167,7 @@ def _mask(text: str, mutable: Sequence[str]) -> list[str]:
     fields = [".".join(map(camel_case, name.split("."))) for name in text.split(",") if name]
     mutable_names = ", ".join(mutable)
     if not fields:
-        raise invalid("updateMask", f"updateMask must name the fields to change: {mutable_names}")
+        raise invalid("updateMask", f"updateMask is empty; name one or more of: {mutable_names}")
     for field in fields:
         if field not in mutable:
             raise invalid("updateMask", f"{field} cannot be changed; allowed: {mutable_names}")

@@ -198,7 +198,8 @@ def _accelerator(fields: Mapping[str, Any], zone: str) -> catalog.Accelerator:
             f'The accelerator "{requested_type}" was not found in the zone {zone}; known: {known}',
         )
     if config and described != accelerator:
-        raise invalid("node.acceleratorConfig", f"acceleratorConfig does not describe {name}")
+        reason = f"acceleratorConfig is not that of acceleratorType {name}. Omit one of the two"
+        raise invalid("node.acceleratorConfig", reason)
     return accelerator
 
 

@@ -151,12 +151,14 @@ class NodeResources:
         if resource is None:
             raise not_found(name)
         if not resource.ready:
-            raise failed_precondition(f"The resource '{name}' is not ready")
+            raise failed_precondition(f"The resource '{name}' is not ready: wait for its creation")
         access = resource.body.get("accessMode")
         if access and read_only != (access == "READ_ONLY_MANY"):
-            mode = "READ_ONLY" if read_only else "READ_WRITE"
+            modes = ("READ_WRITE", "READ_ONLY")
+            mode, other = reversed(modes) if read_only else modes
             raise failed_precondition(
-                f"The disk resource '{name}' with access mode {access} can't be attached {mode}"
+                f"The disk resource '{name}' with access mode {access} can't be attached {mode}: "
+                f"attach it {other}"
             )
 
     def _check_free(self, name: str, owner: int | None, *, read_only: bool) -> None:

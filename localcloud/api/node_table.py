@@ -216,7 +216,7 @@ class NodeTable(ZonalTable[Node]):
             )
 
     def _set(self, uid: int, column: str, value: object) -> None:
-        query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - constants, no input
+        query = f"UPDATE nodes SET {column} = ? WHERE uid = ?"  # noqa: S608 - a column name, no user input
         self._database.execute(query, value, uid)
 
     def release_workers(self, uid: int) -> None:

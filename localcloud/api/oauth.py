@@ -119,7 +119,7 @@ class Accounts:
         if claims.get("aud") not in (token_uri, GOOGLE_AUDIENCE):
             raise GrantError("invalid_grant", f"the assertion's audience is not {token_uri}")
         if not claims.get("scope"):
-            raise GrantError("invalid_scope", "the assertion names no scope")
+            raise GrantError("invalid_scope", "the assertion has no scope: add the claim scope")
         token = f"local.{secrets.token_urlsafe(32)}"
         now = int(self._now())
         with self._database.transaction():

@@ -2,7 +2,8 @@
 
 A page token contains the key of the page's last item instead of an offset. An insertion or deletion
 between two requests thus neither repeats nor skips other items (https://google.aip.dev/158). There
-is one exception: if that item is deleted from a list that is not sorted by its key, the list ends.
+is one exception: if the list is not sorted by key and the page's last item is deleted, no page
+follows.
 """
 
 import base64
@@ -15,7 +16,7 @@ from localcloud.api.errors import invalid
 from localcloud.api.selection import ordered, parse_filter
 
 DEFAULT_SIZE = 100
-# The largest page size, by the name of its parameter: the TPU API has another one than Compute.
+# The largest page size by parameter: ``pageSize`` is the TPU API's, ``maxResults`` is Compute's.
 LARGEST_SIZES = {"pageSize": 1000, "maxResults": 500}
 Item = Mapping[str, Any]
 

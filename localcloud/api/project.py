@@ -32,7 +32,11 @@ class Project:
         self._faults = faults
 
     def check_project(self, method: str, names: Mapping[str, str]) -> None:
-        """Raise HTTP 403 if ``names``, the variables in the path, contain another project."""
+        """Raise HTTP 403 if a call's path contains another project.
+
+        ``method`` is the name of the called API method, for the error message; ``names`` are the
+        variables in the path.
+        """
         if names.get("project", PROJECT_ID) != PROJECT_ID:
             resource = f"projects/{names['project']}"
             if method.startswith("compute."):

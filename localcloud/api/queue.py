@@ -202,12 +202,12 @@ class Queue:
         """Move the queued resource to SUSPENDED once its nodes have no machines.
 
         If the service started the suspension (after a preemption or at the end of the run
-        duration), preempt the remaining nodes.
+        duration), preempt the remaining nodes. Returns whether the state changed.
         """
         nodes = self._nodes.of_queued_resource(request.uid)
         if request.initiator == SERVICE:
             for node in nodes:
-                # If another operation of the node is running, the next reconcile tries again.
+                # Skip a node whose state has just changed: the next reconcile handles it.
                 with suppress(ApiError):
                     if node.state in ("READY", "RESTARTING"):
                         self._lifecycle.preempt_later(node)

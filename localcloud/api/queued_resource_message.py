@@ -137,8 +137,9 @@ def requested_nodes(
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the id and body of each node that a queued resource requests.
 
-    ``body`` are the stored fields of the queued resource, ``request_name`` is its name. Raises HTTP
-    400 that names an invalid field.
+    ``body`` contains the stored fields of the queued resource. ``request_name`` is its name, which
+    is the default prefix of the ids of multislice nodes. Raises HTTP 400 that names an invalid
+    field.
     """
     nodes: list[tuple[str, dict[str, Any]]] = []
     for index, spec in enumerate(body["tpu"]["nodeSpec"]):

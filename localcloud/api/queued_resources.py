@@ -79,7 +79,7 @@ class QueuedResources(Methods):
                 return self._answer(call, earlier)
             request = self._find_request(call)
             if request.state == "DELETING":
-                raise failed_precondition(f"{name} is being deleted already")
+                raise failed_precondition(f"{name} is already being deleted: wait for its end")
             nodes = self._nodes.of_queued_resource(request.uid)
             if nodes and request.state not in INACTIVE and not force:
                 raise failed_precondition(

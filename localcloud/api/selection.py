@@ -3,9 +3,9 @@
 A filter is one or more comparisons joined by AND (``type=v4-8 AND name:us-central1``). The
 operators are ``=``, ``!=`` and ``:`` (contains). In the value of ``=`` and ``!=``, ``*`` stands for
 any text. If a field is a list, one matching entry is enough. Other syntax of
-https://google.aip.dev/160 is rejected. Comparisons of Compute may be in brackets, and have two more
-operators (https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list), ``eq`` and
-``ne``, which compare with a regular expression.
+https://google.aip.dev/160 is rejected. In the Compute API, a comparison may be in parentheses, and
+the operators ``eq`` and ``ne`` compare a field with a regular expression
+(https://cloud.google.com/compute/docs/reference/rest/v1/firewalls/list).
 """
 
 import re

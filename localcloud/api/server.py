@@ -47,7 +47,7 @@ PARALLEL = 4
 GRACE_S = 8.0
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
-# Audiences of the JWTs that Google's clients sign as bearer tokens: one for each API.
+# Audiences of self-signed JWTs, which Google's clients can send instead of access tokens.
 TPU_AUDIENCE = "https://tpu.googleapis.com/"
 COMPUTE_AUDIENCE = "https://compute.googleapis.com/"
 
@@ -273,7 +273,8 @@ def _lock(state_dir: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise AlreadyServedError(f"{state_dir} is served by another process") from None
+        message = f"{state_dir} is served by another process. Stop that process first"
+        raise AlreadyServedError(message) from None
     return descriptor
 
 

@@ -8,7 +8,8 @@ from localcloud.api.database import Database
 class Table[Row]:
     """Base class of a database table.
 
-    ``_columns`` are the columns to read; ``_read`` gets the rows with the columns in this order.
+    A subclass sets ``_name`` (the table's name) and ``_columns`` (the columns to read, as SQL), and
+    implements ``_read``, which converts rows with these columns to instances of ``Row``.
     """
 
     _name: str
@@ -19,7 +20,7 @@ class Table[Row]:
 
     def _some(self, where: str, *values: object) -> list[Row]:
         """Return the rows that match a condition, which can end with ORDER BY and LIMIT."""
-        query = f"SELECT {self._columns} FROM {self._name} WHERE {where}"  # noqa: S608 - constants, no input
+        query = f"SELECT {self._columns} FROM {self._name} WHERE {where}"  # noqa: S608 - only names in the code, no user input
         return self._read(self._database.rows(query, *values))
 
     def _one(self, where: str, *values: object) -> Row | None:

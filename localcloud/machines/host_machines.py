@@ -41,7 +41,9 @@ class HostMachines(Machines):
     def inject(self, name: str, fault: MachineFault) -> None:
         """Inject a fault; raise MachineError if the machine is off or does not support it."""
         if not self.alive(name):
-            raise MachineError(f"{name} is off. Only a running machine can have a fault")
+            raise MachineError(
+                f"{name} is off. Power it on: only a running machine can have a fault"
+            )
         self._set_fault(name, fault, is_active=True)
 
     def clear(self, name: str, fault: MachineFault) -> None:

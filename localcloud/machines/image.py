@@ -331,7 +331,7 @@ def _lines(command: list[str]) -> Iterator[str]:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+        assert process.stdout is not None  # noqa: S101  (never None with stdout=PIPE)
         for line in process.stdout:
             yield line.rstrip()
     if process.returncode:

@@ -66,5 +66,5 @@ def check_tools(kind: str) -> None:
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
         tools = ", ".join(missing)
         raise CloudError(
-            f"{tools} is missing, needed for machines of kind {kind}. Run: {KINDS[kind].install}"
+            f"machines of kind {kind} need missing tools ({tools}). Run: {KINDS[kind].install}"
         )

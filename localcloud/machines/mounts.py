@@ -66,11 +66,11 @@ def overlay(lower: Path, machine: Path, disk: Path | None = None) -> Path:
 
 
 def _run(machine: Path, *command: str) -> None:
-    """Run a mount command for the machine with the directory ``CLOUD/machines/NAME``."""
+    """Run a mount command for a machine; ``machine`` is its directory, ``CLOUD/machines/NAME``."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         cloud = LocalCloud(machine.parents[1].name, machine.parents[1])
-        moved_cloud = LocalCloud(cloud.name, Path("/var/tmp/tpufleet", cloud.name))  # noqa: S108  (owned by root)
+        moved_cloud = LocalCloud(cloud.name, Path("/var/tmp/tpufleet", cloud.name))  # noqa: S108  (only root can write to it)
         raise MachineError(
             f"{machine.name}: cannot mount its file system ({result.stderr.strip()}). The cloud's "
             "directory must be on a disk, with ext4 or XFS. Move the cloud: "

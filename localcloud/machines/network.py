@@ -29,7 +29,7 @@ _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
 @dataclass(frozen=True)
 class Network:
-    """The network of one local cloud."""
+    """The network of one local cloud: a subnet of RANGE on the cloud's bridge."""
 
     cloud: LocalCloud
     subnet: IPv4Network
@@ -51,7 +51,9 @@ def up(
     *,
     is_required: bool = False,
 ) -> Network:
-    """Create the bridge, the nftables rules and the name server, unless they exist.
+    """Create the bridge, the nftables rules and the name server; enable IP forwarding.
+
+    Whatever exists already is kept, except a bridge with a subnet other than ``requested``.
 
     ``requested`` is the subnet to use, ``report`` prints progress. If ``requested`` is None or
     overlaps an address or route of this host, the first free subnet is used; with ``is_required``,
@@ -66,14 +68,14 @@ def up(
         subnet = free_subnet(_routes(), requested)
         if subnet is None:
             raise CloudError(
-                f"every subnet of {RANGE} is in use on this host (ip route). Remove a route, or "
-                f"choose a free network: {cloud.command('up', '--subnet', 'NETWORK')}"
+                f"every subnet of {RANGE} is in use on this host (see: ip route). Remove a route, "
+                f"or choose a free network: {cloud.command('up', '--subnet', 'NETWORK')}"
             )
         if requested and subnet != requested:
             if is_required:
                 raise CloudError(
-                    f"the machines' subnet {requested} is now in use on this host (ip route). "
-                    "Free it, or remove the local cloud and create it again: "
+                    f"the machines' subnet {requested} is now in use on this host (see: ip route). "
+                    "Remove its route, or remove the local cloud and create it again: "
                     f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
                 )
             report(f"subnet {requested} is in use on this host: using {subnet}")
@@ -94,8 +96,7 @@ def down(cloud: LocalCloud) -> None:
     processes.end(_hosts_option(cloud), grace_s=2)
     for table in (cloud.nft_table, cloud.nft_external_table, cloud.nft_metadata_table):
         attempt("nft", "delete", "table", "ip", table)
-    # Delete the network links explicitly: the kernel deletes a dead machine's link only after
-    # seconds.
+    # Delete the network links explicitly: the kernel takes seconds to delete a dead machine's link.
     ports = [port.name for port in Path(f"/sys/class/net/{cloud.bridge}/brif").glob("*")]
     for link in [*ports, cloud.bridge]:
         attempt("ip", "link", "delete", link)
@@ -199,7 +200,10 @@ def free_subnet(
 
 
 def free_port(host: str, requested: int | None, first: int) -> int:
-    """Return a free port: ``requested``, else one of 100 ports from ``first`` on, else any port."""
+    """Return a free TCP port of ``host``.
+
+    Prefers ``requested``, then the 100 ports that begin with ``first``, then takes any free port.
+    """
     for port in [*([requested] if requested else []), *range(first, first + 100), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,7 +212,7 @@ def free_port(host: str, requested: int | None, first: int) -> int:
             except OSError:
                 continue
             return probe.getsockname()[1]
-    raise CloudError(f"{host}: no TCP port is free")
+    raise CloudError(f"{host}: all TCP ports are in use. To list their processes, run: ss -ltnp")
 
 
 def _routes() -> list[IPv4Network]:

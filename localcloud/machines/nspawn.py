@@ -35,7 +35,7 @@ GREETING_S = 2.0
 _SYSTEMD_HOST = Path("/run/systemd/system")
 # Names of a machine's network link: host0 in nspawn machines, eth0 in qemu machines.
 LINKS = "host0 eth0"
-# Soft and hard limit of open files; nspawn lowers them if the host allows less.
+# Soft and hard limit of open files in a machine; nspawn sets lower ones if the host's are lower.
 OPEN_FILES = "1024:1048576"
 # The size of a TPU VM's boot disk; the disk's file is sparse.
 DISK_GIB = 100
@@ -94,8 +94,8 @@ class NspawnMachines(HostMachines):
             control_groups.remove(self.cloud.unit_prefix, name)
         # Do not wait for a shutdown: Google, too, deletes a node without waiting for its guest.
         processes.end(self._root_option(name))
-        # Delete the link explicitly: the kernel does so only after seconds, and the next boot needs
-        # the link's name.
+        # Delete the link explicitly: the kernel takes seconds to delete it, and the next boot needs
+        # its name.
         attempt("ip", "link", "delete", "dev", f"vb-{name}")
         loop_disks.detach_all(self._devices(name))
         mounts.unmount_below(self._directory(name))
@@ -149,7 +149,7 @@ class NspawnMachines(HostMachines):
         for pid in processes.with_argument(self._root_option(name)):
             if link := machine_faults.link_of(pid):
                 return link
-        raise MachineError(f"{name}: its network interface was not found, so it may be off")
+        raise MachineError(f"{name}: no network interface was found. If it is off, power it on")
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to the machine. Raises MachineError."""
@@ -246,7 +246,7 @@ def public_host_keys(name: str, directory: Path) -> dict[str, str]:
         kind, key, *_ = file.read_text().split()
         keys[kind] = key
     if not keys:
-        raise MachineError(f"{name}: no ssh host keys yet")
+        raise MachineError(f"{name}: no ssh host keys yet. Its first boot creates them")
     return keys
 
 

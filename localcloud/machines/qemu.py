@@ -95,7 +95,8 @@ class QemuMachines(HostMachines):
         """Stop or resume the virtual CPUs ("hang"); disable or enable the bridge port ("cut")."""
         if fault == "full-disk":
             raise MachineError(
-                f"{name}: the host can't fill the disk of a qemu machine. Use nspawn machines"
+                f"{name}: the host can't fill the disk of a qemu machine. Use a local cloud with "
+                "nspawn machines"
             )
         if fault == "cut":
             machine_faults.cut(self.tap(name), is_active)
@@ -147,7 +148,9 @@ class QemuMachines(HostMachines):
         furnish(mounts.overlay(self.image.root, directory), spec, self.network)
         mounts.unmount_below(directory)
         if mounted := mounts.below(directory):
-            raise MachineError(f"{spec.name}: {mounted[0]} cannot be unmounted")
+            raise MachineError(
+                f"{spec.name}: {mounted[0]} is still mounted. Unmount it: umount {mounted[0]}"
+            )
         run("tar", "--create", "--numeric-owner", f"--file={directory / 'seed.tar'}",
              f"--directory={directory / 'upper'}", ".")  # fmt: skip
         (directory / "seed.tar").chmod(0o600)

@@ -53,9 +53,9 @@ def desired_keys(metadata: Mapping) -> dict[str, list[str]]:
 
 
 def merge(lines: Iterable[str], keys: Iterable[str]) -> list[str]:
-    """Return the lines of an ``authorized_keys`` file after replacing its marked keys by ``keys``.
+    """Return the lines of an ``authorized_keys`` file, with the agent's keys replaced by ``keys``.
 
-    A key is marked if the line before the key is MARKER.
+    Each key of the agent has the line MARKER before it; all other lines stay.
     """
     other_lines, is_marked = [], False
     for line in lines:

@@ -6,7 +6,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _UNITS, _PROGRAMS = "usr/lib/systemd/system", "usr/libexec/tpufleet-guest"
 _WANTED_BY = Path("etc/systemd/system/multi-user.target.wants")
-# The units have the names that they have in Google's guest environment.
+# The units have the same names as in Google's guest environment.
 _FILES = (
     "agent.py",
     "metadata-script",

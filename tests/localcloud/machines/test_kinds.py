@@ -22,5 +22,5 @@ def test_a_missing_tool_is_reported_with_its_install_command(
         kinds.check_tools(kind)
     assert (
         str(refused.value)
-        == f"{tool} is missing, needed for machines of kind {kind}. Run: {command}"
+        == f"machines of kind {kind} need missing tools ({tool}). Run: {command}"
     )
