@@ -48,8 +48,9 @@ class Bucket:
 def up(cloud: LocalCloud, gateway: IPv4Address, report: Report) -> None:
     """Start the bucket on the bridge's address (``gateway``) unless it is already running.
 
-    ``report`` prints progress. Port and objects stay the same after a restart. If no emulator is
-    installed, only prints that there is no bucket. Raises CloudError if the bucket does not start.
+    ``report`` prints progress. After a restart, the bucket has the same objects, and the same port
+    if it is still free. If no emulator is installed, only prints that there is no bucket. Raises
+    CloudError if the bucket does not start.
     """
     binary = _binary()
     if binary is None:

@@ -1,4 +1,4 @@
-"""The local cloud's command line: ``python -m localcloud up | down | status | preempt | fault``."""
+"""The local cloud's command line, ``python -m localcloud``, and its subcommands."""
 
 import argparse
 import json

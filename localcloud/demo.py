@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def step(number: int, title: str) -> None:
-    """Print a step's title."""
+    """Print the heading of a step, ``[number/5] title``."""
     print(f"\n[{number}/5] {title}", flush=True)
 
 

@@ -153,7 +153,7 @@ def _add_worker_actions(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (effect, _, _) in _WORKER_ACTIONS.items():
         subparsers.add_parser(name, help=effect, description=effect)
-    effect = "delay its next boot to SECONDS after its TPU is READY"
+    effect = "delay its next boot by SECONDS; its TPU becomes READY without it"
     late_parser = subparsers.add_parser("late", help=effect, description=effect)
     late_parser.add_argument("delaySeconds", type=float, metavar="SECONDS")
 

@@ -146,7 +146,7 @@ class Admin(Methods):
             with self._database.transaction():
                 node = self._node_of(call)
                 if node.state != "READY":
-                    raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
+                    raise failed_precondition(f"{node.node_id} is {node.state}; it must be READY")
                 self._nodes.announce_preemption(node.uid, time.time() + warning)
             self._wake()
             return write(node)

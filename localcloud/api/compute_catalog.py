@@ -139,7 +139,7 @@ class ComputeCatalog:
         return {
             **self._frame.common_fields("machineType", scope, name),
             "description": f"{cpus} vCPUs, {memory_gb} GB RAM, {chips} TPU chips",
-            # In this field, machine types have the name of the zone, other resources its URL.
+            # Machine types have the zone's name here; all other resources have its URL.
             "zone": scope.rpartition("/")[2],
             "guestCpus": cpus,
             "memoryMb": memory_gb * 1024,

@@ -17,7 +17,8 @@ mix       a random ``share`` (such as 0.3) of the calls fails. A failing call ha
 outcomes  the Compute API accepts the call, but the operation fails with ``code`` and ``message``
 capacity  there is no capacity for ``acceleratorType`` (``v4-*``)
 quota     ``generation`` (``v4``) and ``tier`` ("spot", "on-demand") have a quota of ``chips`` chips
-late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` after its TPU is READY
+late      ``worker`` (``pod-w1``, ``pod-*``) boots ``delaySeconds`` later than the other workers,
+          and its TPU becomes READY without it
 reuse     a new TPU gets the IP addresses that were released last
 ========  ============================================================================
 """

@@ -12,8 +12,8 @@ from localcloud.api.operation_table import Operation
 from localcloud.machines.interface import MachineError
 
 AFTER_AN_ERROR_S = 5.0
-# A function that the reconcile loop calls. It returns in how many seconds the loop must call it
-# again; None: only after the next ``wake``.
+# A step of the reconcile loop: a function that returns after how many seconds the loop must call it
+# again, or None to be called only after the next ``wake``.
 Step = Callable[[], float | None]
 
 

@@ -117,7 +117,7 @@ class NodeTable(ZonalTable[Node]):
                 raise already_exists(name_of("nodes", zone, node_id)) from None
             free = self._free(pool, latest_first=latest_released_first)
             if len(free) < count:
-                raise NoCapacityError(f"the node needs {count} addresses, {len(free)} are free")
+                raise NoCapacityError(f"needs {count} addresses, but only {len(free)} are free")
             prefix = f"t1v-n-{secrets.token_hex(4)}"
             rows = [(uid, i, f"{prefix}-w-{i}", str(free[i])) for i in range(count)]
             connection.executemany(
@@ -141,7 +141,10 @@ class NodeTable(ZonalTable[Node]):
         return self._some("node_id = ? ORDER BY zone", node_id)
 
     def of_queued_resource(self, uid: int) -> list[Node]:
-        """Return the nodes of a queued resource, sorted by name."""
+        """Return the nodes of a queued resource; nodes of a multislice in the order of slice ids.
+
+        Shorter ids come first, so that ``PREFIX-10`` follows ``PREFIX-9``.
+        """
         return self._some("queued_resource = ? ORDER BY length(node_id), node_id", uid)
 
     def all(self) -> list[Node]:

@@ -70,7 +70,7 @@ class Nodes(Methods):
                         latest_released_first=self._faults.reuses_addresses(zone),
                     )
             except NoCapacityError as error:
-                shortage = f"for {accelerator.name} {error}"
+                shortage = f"{accelerator.name} {error}"
             operation = self._add(call, "create", name, node.uid if node else 0)
             if node is None:
                 message = f'There is no more capacity in the zone "{zone}": {shortage}'
@@ -102,7 +102,7 @@ class Nodes(Methods):
         if not isinstance(path, str):
             raise invalid("queryPath", f"queryPath is {path!r}, not a string")
         if node.state != "READY":
-            raise failed_precondition(f"{node.node_id} is {node.state}, not READY")
+            raise failed_precondition(f"{node.node_id} is {node.state}; it must be READY")
         entries = [self._attributes(worker, path) for worker in chosen_workers(node, ids)]
         return {"guestAttributes": entries}
 

@@ -173,7 +173,7 @@ class Accounts:
             raise GrantError("invalid_grant", f"not a valid JWT: {error}") from None
         # "not <=" instead of ">", because the lifetime can be NaN, which must be rejected too.
         if not life <= TOKEN_LIFE + _CLOCK_SKEW:
-            raise GrantError("invalid_grant", "the JWT is valid for longer than an hour")
+            raise GrantError("invalid_grant", "the JWT is valid for more than an hour: shorten exp")
         return claims
 
 

@@ -30,8 +30,8 @@ from localcloud.api.versions import Version
 from localcloud.machines.interface import Machines
 
 TYPE = Version.V2.type_url("QueuedResource")
-# Seconds between capacity checks. A fault that simulates a lack of capacity does not wake the
-# reconcile loop when its time limit ends.
+# Seconds between capacity checks. The queue must poll, because a fault that simulates a lack of
+# capacity does not wake the reconcile loop when its time is over.
 RETRY_S = 1.0
 
 

@@ -225,7 +225,7 @@ def in_version(message: Mapping[str, Any], version: Version) -> dict[str, Any]:
 def stored(request: QueuedResource) -> dict[str, Any]:
     """Return a queued resource as an API message with the fields of all API versions."""
     state: dict[str, Any] = {"state": request.state, "stateInitiator": request.initiator}
-    # Each other state has a field with its details, such as ``activeData``.
+    # Every state but this one has a field with its details, such as ``activeData``.
     if request.state != "WAITING_FOR_RESOURCES":
         details = {"error": request.error} if request.state == "FAILED" else {}
         state[f"{request.state.lower()}Data"] = details

@@ -20,7 +20,7 @@ class QueuedResource:
 
     ``body`` contains the requested fields of the QueuedResource message. Nodes may be created from
     ``valid_from`` to ``valid_until`` (seconds since 1970; None: no limit). ``error`` is the
-    google.rpc.Status of a failure; it is set before the state becomes FAILED.
+    google.rpc.Status of a failure; a queued resource can have it before its state is FAILED.
     """
 
     uid: int
@@ -84,6 +84,7 @@ class QueuedResourceTable(ZonalTable[QueuedResource]):
         """Change the state of a queued resource to ``new_state`` if it is still ``request.state``.
 
         Returns whether the state changed. ``initiator`` is who caused the change: USER or SERVICE.
+        ``error`` replaces the stored error; None removes it.
         """
         update = (
             "UPDATE queued_resources SET state = ?, initiator = ?, error = ? "

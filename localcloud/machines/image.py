@@ -96,16 +96,16 @@ def base_lines(
     """Return the image's suite and ``deb`` lines, derived from the host's package sources.
 
     On a Debian host, the image has the release ``suite`` (one of SUITES; default: DEBIAN_SUITE)
-    and the host's mirror. On an Ubuntu host, it has the host's release. Raises CloudError on
-    other hosts.
+    and the host's mirror. On an Ubuntu host, it has the host's release. Raises CloudError on other
+    hosts, if no source has the host's release, or if ``suite`` is another one than Ubuntu's.
     """
     sources = list(sources)
     codename = os_release.get("VERSION_CODENAME", "")
     own = [s for s in sources if s.release == codename and s.component == "main"]
     if os_release.get("ID") not in ("debian", "ubuntu") or not own:
         raise CloudError(
-            "the local cloud needs a Debian or Ubuntu host, and no package source is configured "
-            f"for this host's release ({codename or 'unknown'}). Add its deb line to "
+            "the local cloud needs a Debian or Ubuntu host with a package source for its release "
+            f"({codename or 'unknown'}). On such a host, add the release's deb line to "
             "/etc/apt/sources.list, then run: apt-get update"
         )
     if os_release["ID"] == "debian":
