@@ -223,7 +223,7 @@ class Admin(Methods):
         if node.desired_state != RUN or not node.workers:
             raise failed_precondition(
                 f"{node.node_id} is {node.state}, so its machines are not running. "
-                "Start it, or choose another TPU"
+                "Choose a TPU whose machines are running"
             )
         workers = chosen_workers(node, call.json().get("workerIds", []))
         for worker in workers:

@@ -157,7 +157,7 @@ class Faults:
 
 
 def _is_googles(method: str) -> bool:
-    """Return whether Google's APIs have the method, too; false for the local cloud's own ones."""
+    """Return whether a method is Google's; the local cloud's own and the token method are not."""
     return not method.startswith(("localcloud.", "oauth2."))
 
 

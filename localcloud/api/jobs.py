@@ -79,8 +79,8 @@ class Jobs:
     ) -> list[str]:
         """Call ``action`` for each item, in parallel; return the error messages.
 
-        With ``give_up``, no further calls begin after a failure. No further calls begin either if
-        the server stops; if items remain then and none has failed, raises StoppingError.
+        With ``give_up``, no further calls begin after a failure. If the server stops, no further
+        calls begin either; raises StoppingError if items remain then and none has failed.
         """
         waiting = list(reversed(items))
         failures: list[str] = []

@@ -97,7 +97,7 @@ def base_lines(
 
     On a Debian host, the image has the release ``suite`` (one of SUITES; default: DEBIAN_SUITE)
     and the host's mirror. On an Ubuntu host, it has the host's release. Raises CloudError on other
-    hosts, if no source has the host's release, or if ``suite`` is another one than Ubuntu's.
+    hosts, if no source has the host's release, or if ``suite`` is not the Ubuntu host's release.
     """
     sources = list(sources)
     codename = os_release.get("VERSION_CODENAME", "")

@@ -66,5 +66,6 @@ def check_tools(kind: str) -> None:
     if missing := [tool for tool in KINDS[kind].tools if not shutil.which(tool)]:
         tools = ", ".join(missing)
         raise CloudError(
-            f"machines of kind {kind} need missing tools ({tools}). Run: {KINDS[kind].install}"
+            f"machines of kind {kind} need tools that are missing ({tools}). "
+            f"Run: {KINDS[kind].install}"
         )

@@ -70,7 +70,7 @@ def _run(machine: Path, *command: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         cloud = LocalCloud(machine.parents[1].name, machine.parents[1])
-        moved_cloud = LocalCloud(cloud.name, Path("/var/tmp/tpufleet", cloud.name))  # noqa: S108  (only root can write to it)
+        moved_cloud = LocalCloud(cloud.name, Path("/var/tmp/tpufleet", cloud.name))  # noqa: S108  (only shown)
         raise MachineError(
             f"{machine.name}: cannot mount its file system ({result.stderr.strip()}). The cloud's "
             "directory must be on a disk, with ext4 or XFS. Move the cloud: "

@@ -29,7 +29,7 @@ _FORWARDING_BEFORE = Path("/run/tpufleet-ip-forward-before")
 
 @dataclass(frozen=True)
 class Network:
-    """The network of one local cloud: a subnet of RANGE on the cloud's bridge."""
+    """The network of one local cloud: the cloud and the subnet of its bridge."""
 
     cloud: LocalCloud
     subnet: IPv4Network
@@ -53,7 +53,7 @@ def up(
 ) -> Network:
     """Create the bridge, the nftables rules and the name server; enable IP forwarding.
 
-    Whatever exists already is kept, except a bridge with a subnet other than ``requested``.
+    An existing bridge is kept unless ``requested`` is a different subnet.
 
     ``requested`` is the subnet to use, ``report`` prints progress. If ``requested`` is None or
     overlaps an address or route of this host, the first free subnet is used; with ``is_required``,

@@ -21,5 +21,6 @@ def test_a_missing_tool_is_reported_with_its_install_command(
     with pytest.raises(CloudError) as refused:
         kinds.check_tools(kind)
     assert (
-        str(refused.value) == f"machines of kind {kind} need missing tools ({tool}). Run: {command}"
+        str(refused.value)
+        == f"machines of kind {kind} need tools that are missing ({tool}). Run: {command}"
     )
