@@ -151,7 +151,7 @@ class NodeResources:
         if resource is None:
             raise not_found(name)
         if not resource.ready:
-            raise failed_precondition(f"The resource '{name}' is not ready: wait for its creation")
+            raise failed_precondition(f"The resource '{name}' is not ready")
         access = resource.body.get("accessMode")
         if access and read_only != (access == "READ_ONLY_MANY"):
             modes = ("READ_WRITE", "READ_ONLY")
