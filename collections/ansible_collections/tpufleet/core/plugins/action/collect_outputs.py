@@ -21,7 +21,7 @@ MAX_CALLS = 16
 MAX_STATE_BYTES = 1 << 22
 """Maximum size in bytes of the ``state`` that run_output returns."""
 COLLECTED = ".collected"
-"""Directory below the output directory; each file has the last ``state`` of one worker."""
+"""Directory below the output directory, with a file for each worker: its last ``state``."""
 MALFORMED = "malformed result of the module run_output"
 SETUP = "Update the worker: ansible-playbook setup.yml"
 

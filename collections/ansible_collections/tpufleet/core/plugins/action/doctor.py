@@ -125,8 +125,8 @@ class ActionModule(ActionBase):
         inventory_error = str(self._value(INVENTORY_ERROR, ""))
         inventory_findings = [problem("inventory", inventory_error)] if inventory_error else []
         if not api.get("storage_endpoint"):
-            # On the local cloud, use the storage emulator whose address the inventory passes to
-            # the trainers as an environment variable; tpu_api does not have this address.
+            # tpu_api does not contain the address of the local cloud's storage emulator. The
+            # inventory passes it to the trainers as STORAGE_EMULATOR_HOST, so take it from there.
             emulator = worker_env.get("STORAGE_EMULATOR_HOST", "")
             api = {**api, "storage_endpoint": emulator}
         try:
@@ -172,8 +172,9 @@ class ActionModule(ActionBase):
             timers = keeper()
             project = f"{self._vars.get('playbook_dir', '')}/.."
             own = Origin.of(project, self._vars.get("ansible_inventory_sources", ()))
-            # Ignore a timer that was scheduled from another inventory or checkout, but not one of
-            # unknown origin (None): a failed change of this inventory's timer may have left it.
+            # Ignore a timer that was scheduled from another inventory or checkout. Do not ignore a
+            # timer of unknown origin (None): it may be this inventory's timer after a failed
+            # change.
             if name in timers.names() and timers.origin(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)

@@ -55,7 +55,8 @@ def ssh_command(get_option: Callable[[str], Any]) -> list[str]:
     for name in ("ssh_common_args", "ssh_extra_args"):
         arguments += shlex.split(get_option(name) or "")
     if get_option("control_path"):
-        # Add ControlPath last: ssh uses the first value, so one in ssh_args takes precedence.
+        # ssh uses the first value of a keyword. Add ControlPath last, so that a ControlPath in the
+        # user's ssh arguments takes precedence.
         directory = unfrackpath(get_option("control_path_dir"))
         arguments += [
             "-o",
@@ -119,9 +120,9 @@ class ActionModule(ActionBase):
         """Let the worker copy the release from its leader, or send it by rsync; then verify it.
 
         ``options`` are the module's options, ``tree`` is the copy of the code on the controller,
-        and ``name`` is the directory below INCOMING in which the worker keeps the sent files.
-        Whether the worker already has the release is not checked first: such a check takes as long
-        as the verification, and rsync skips the files that the worker has.
+        and ``name`` is the directory below INCOMING in which the worker keeps the sent files. The
+        release is sent without checking first whether the worker already has it: rsync skips
+        unchanged files, and the check would take as long as the verification that follows.
         """
         if self._task.check_mode or source.wait_for_leader():
             from_leader = not self._task.check_mode

@@ -81,7 +81,7 @@ class ActionModule(ActionBase):
     ) -> str:
         """Stop and launch the run while holding ``lease``. Return the error; empty on success.
 
-        ``options`` has the module's options.
+        ``options`` are the module's options.
         """
         log = WatchLog(Path(options["log"]), quiet=False)
         fence = max(lease.fence, record.fence + 1)
@@ -126,7 +126,7 @@ def record_to_restart(run: str, store: RunStore, even_if_stopped: bool) -> RunRe
 def observe(
     options: Mapping[str, Any], variables: Mapping[str, Any], record: RunRecord
 ) -> Observation:
-    """Return what the inventory in ``variables`` says about the TPUs of a run."""
+    """Return the observed state of a run according to the inventory in ``variables``."""
     hosts = plain(tpu_variables_of_hosts(variables))
     tpus = tpus_of_inventory(hosts, options["fleet_name"])
     return Snapshot(hosts, {}, (tpus,), time.time()).of(record)

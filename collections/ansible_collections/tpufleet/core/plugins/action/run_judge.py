@@ -71,9 +71,10 @@ class ActionModule(ActionBase):
 
 
 class Judge:
-    """The decision after a stage of a launch: the workers' answers, the start, or the outcome.
+    """Decides after a stage of a launch how its runs continue, and updates their records.
 
-    ``options`` has the module's options. In check mode (``check``) nothing is recorded.
+    The stages are those of the option ``stage``. ``options`` are the module's options. In check
+    mode (``check``) nothing is recorded.
     """
 
     def __init__(self, store: RunStore, options: Json, check: bool) -> None:
@@ -218,7 +219,7 @@ class Judge:
         return record is not None and record.wanted is DesiredState.STOPPED
 
     def _newer_attempt_error(self, run: str, attempt: int) -> str:
-        """Return an error if another launch has replaced this attempt of the run, else ""."""
+        """Return an error if another launch has replaced this attempt of the run; empty if not."""
         record = self._read(run)
         if record is None or not record.is_wanted or record.attempt <= attempt:
             return ""

@@ -174,8 +174,8 @@ class ActionModule(ActionBase):
     ) -> list[RecordLaunchResult]:
         """Record the runs as wanted, in parallel because each record may need HTTP requests.
 
-        record_launch() does not record a run whose workers must be checked first. ``ready`` are
-        the READY TPUs, ``unlisted`` the zones that did not answer.
+        record_launch() does not record a run whose workers must be checked first. ``ready`` are the
+        READY TPUs. ``unlisted`` are the zones whose TPUs could not be listed.
         """
 
         def record_one(
@@ -263,7 +263,10 @@ class ActionModule(ActionBase):
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
         if not record.is_wanted:
-            raise RunError(f"run {run}: not launched, because its desired state is {record.wanted}")
+            raise RunError(
+                f"run {run}: not launched, because its desired state is {record.wanted}. "
+                "See its status: ansible-playbook playbooks/status.yml"
+            )
         code = Path(options["code"])
         verify_release(code)
         if code.name != record.launch.release:
@@ -298,8 +301,9 @@ def read_lock(path: Path) -> bytes:
         requirements = path.with_suffix(".in")
         option = f" -e requirements={requirements}" if requirements.is_file() else ""
         raise RunError(
-            f"{path}: there is no such lock file. Create it and install its packages, with the "
-            f"requirements and worker_extras of this launch: ansible-playbook setup.yml{option}"
+            f"{path}: there is no such lock file. Create it and install its packages, with the same "
+            "values of requirements and worker_extras as for this launch: "
+            f"ansible-playbook setup.yml{option}"
         )
     return path.read_bytes().strip()
 
@@ -324,7 +328,8 @@ def steps_to_compile(
 def ready_tpus(task_vars: Mapping[str, Any]) -> set[NodeIdentity]:
     """Return all READY TPUs of the inventory, not only those of this play."""
     leaders = [task_vars["hostvars"][host] for host in task_vars["groups"].get("leaders", [])]
-    # Another inventory plugin may also have a group of this name.
+    # Skip hosts that are not TPU workers: another inventory plugin may have a group ``leaders``,
+    # too.
     return {node_of(variables) for variables in leaders if "tpu_id" in variables}
 
 

@@ -135,9 +135,9 @@ def _uses(
 ) -> list[Use]:
     """Return the READY TPUs that share the disk; the first one writes to it.
 
-    ``present`` has the existing TPUs of this fleet by name. If ``writer`` is empty, the first READY
-    TPU with the disk writes to it. Raises NotConfigured if no READY TPU has the disk, or if the
-    disk cannot be shared.
+    ``present`` contains the existing TPUs of this fleet, by name. If ``writer`` is empty, the first
+    READY TPU with the disk writes to it. Raises NotConfigured if no READY TPU has the disk, or if
+    the disk cannot be shared.
     """
     uses = []
     for tpu in fleet:
@@ -198,10 +198,10 @@ def _check_other_tpus(nodes: Sequence[Node], uses: Sequence[Use], name: str, pro
 
 
 def _check_planned(uses: Sequence[Use], name: str, planned: Sequence[str] | None) -> None:
-    """Raise Different if the disk has another writer than planned, or is shared with another TPU.
+    """Raise Different if the disk's writer has changed, or if an unplanned TPU shares the disk.
 
-    ``planned`` has the ids of the TPUs in the plan that the user confirmed, the writer first. If it
-    is None, there was no plan, and nothing is checked.
+    ``planned`` lists the ids of the TPUs in the plan that the user confirmed, the writer first. If
+    it is None, there was no plan, and nothing is checked.
     """
     if planned is None:
         return
@@ -231,8 +231,9 @@ def _prompt_text(
 ) -> str:
     """Return the text of the prompt, which tells the user what filling the disk does.
 
-    ``sharing`` has the TPUs that share the disk, the writer first. ``missing`` has the disk if it
-    must be created. ``is_hyperdisk`` says whether an existing disk is a Hyperdisk.
+    ``sharing`` lists the TPUs that share the disk, the writer first. ``missing`` describes the disk
+    if the playbook must create it, and is empty otherwise. ``is_hyperdisk`` says whether an
+    existing disk is a Hyperdisk.
     """
     writer = sharing[0]
     names = ", ".join(node.name for node in sharing)

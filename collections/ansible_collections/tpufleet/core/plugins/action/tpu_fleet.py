@@ -179,7 +179,8 @@ class ActionModule(ActionBase):
             requests = [
                 request for request in requests if is_ours(request.labels, options["fleet_name"])
             ]
-        # Find the disks before the TPUs are deleted, because only the TPUs' data names the disks.
+        # Find the disks before the TPUs are deleted: afterwards, the API no longer tells which
+        # disks the TPUs had.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in all_entries if tpu not in fleet for spec in tpu.specs]
         disks = owned_disks(source.compute, nodes, specs, others) if options["disks"] else []
@@ -232,7 +233,8 @@ class ActionModule(ActionBase):
             if self._task.check_mode:
                 return "(a key that does not exist yet)"
             raise NotConfigured(
-                f"can't read ssh_public_key_file {path}: {error.strerror}"
+                f"can't read ssh_public_key_file {path}: {error.strerror}. Correct this, or set "
+                "ssh_private_key_file in tpu.yml of the inventory to another key"
             ) from None
 
 
@@ -294,9 +296,8 @@ def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
 def _with_attachable_disks(source: Source, tpu: FleetEntry, node: Node | None) -> FleetEntry:
     """Return the fleet entry without the disks that can't be attached to the TPU ``node`` yet.
 
-    ``node`` is the existing TPU of the entry. Of the entry's specs, one for each zone, only that
-    for the zone of ``node`` is kept. If ``node`` is None, lost or being deleted, returns the entry
-    unchanged.
+    ``node`` is the existing TPU of the entry. The returned entry contains only the spec for the
+    zone of ``node``. If ``node`` is None, lost or being deleted, the entry is returned unchanged.
     """
     if node is None or node.is_lost or node.is_being_deleted:
         return tpu
@@ -341,9 +342,9 @@ def _completed_spec(
 ) -> NodeSpec:
     """Add the inventory's settings to the spec of a TPU.
 
-    If the spec has no labels or no tags, those of the existing TPU are kept. ``options`` has the
+    If the spec has no labels or no tags, those of the existing TPU are kept. ``options`` are the
     module's options. ``key`` is the line ``user:public key`` for the metadata, empty for none.
-    ``existing`` is the TPU if it exists.
+    ``existing`` is the existing TPU, None if there is none.
     """
     labels = existing.labels if existing and spec.labels is None else spec.labels or {}
     spec = replace(spec, labels={**labels, LABEL: options["fleet_name"]})

@@ -94,11 +94,12 @@ def secret_findings(
     sources: Iterable[str] = (),
     variables: Iterable[str] = (),
 ) -> Iterator[Finding]:
-    """Find secrets that cannot be masked, are not in ``secrets``, or that other users can read.
+    """Find secrets that would not be masked in logs, or that other users can read.
 
-    ``worker_environment`` sets environment variables that are not masked. ``sources`` are the
-    inventories in use, ``variables`` the names of all their variables. Yields no finding if a
-    launch would accept the secrets without a warning.
+    ``secrets`` and ``worker_environment`` are the inventory's variables of these names; only the
+    values of ``secrets`` are masked. ``sources`` are the inventories in use, ``variables`` the
+    names of all their variables. Yields no finding if a launch would accept the secrets without a
+    warning.
     """
     if blocker := unmaskable_secrets(secrets):
         yield problem("secrets", blocker, "$EDITOR inventory/*/group_vars/all")

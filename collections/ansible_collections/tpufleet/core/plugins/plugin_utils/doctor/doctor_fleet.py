@@ -53,9 +53,9 @@ def foreign_findings(
 ) -> Iterator[Finding]:
     """Yield findings about TPUs that do not belong to this fleet.
 
-    ``hosts`` has the inventory variables of the TPUs' workers. ``fleet`` maps each TPU of the fleet
-    file to its zones. A foreign TPU is a problem if the fleet file has a TPU of the same name and
-    zone; otherwise it is only listed.
+    ``hosts`` are the inventory variables of each worker. ``fleet`` maps each TPU of the fleet file
+    to its zones. A foreign TPU is a problem if the fleet file has a TPU of the same name and zone;
+    otherwise it is only listed.
     """
     check = "foreign TPUs"
     tpus = {(str(host.get("tpu_name")), str(host.get("tpu_zone"))): host for host in hosts}

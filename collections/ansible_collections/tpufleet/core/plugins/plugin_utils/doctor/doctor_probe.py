@@ -42,7 +42,7 @@ class Reply:
 
     @property
     def disabled(self) -> str:
-        """The service that the project has not enabled; empty if that is not the error.
+        """The service that is not enabled in the project; empty for other responses.
 
         If the error does not name the service, the value is ``unknown``. Newer APIs report an
         ErrorInfo with reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors), older

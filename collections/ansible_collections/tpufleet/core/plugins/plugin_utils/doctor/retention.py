@@ -97,7 +97,7 @@ def _rules(bucket: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_only_for(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Return whether a rule only deletes objects below ``prefix`` that reach some age."""
+    """Return whether a rule deletes objects by age, and only those below ``prefix``."""
     return _age(rule) is not None and rule["condition"].get("matchesPrefix") == [prefix]
 
 

@@ -59,7 +59,8 @@ def connection_findings(
     """Check the connection to each worker.
 
     With IAP no port is checked, since each check would need its own tunnel. ``address`` is the
-    inventory option (external, internal or iap), ``known`` has the aliases with a known host key.
+    inventory option (external, internal or iap), ``known`` contains the aliases that have a host
+    key in the known_hosts file.
     """
     if not connections:
         yield ok("ssh", f"no worker is READY (address: {address})")

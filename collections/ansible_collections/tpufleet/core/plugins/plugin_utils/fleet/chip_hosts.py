@@ -61,7 +61,7 @@ def chip_hosts(
             raise AnsibleFilterError(
                 f"{worker} has no chip {missing[0]}: it has {chips} chips, numbered from 0"
                 if chips
-                else f"{worker} has no TPU chips"
+                else f"{worker} has no TPU chips. Choose another TPU: -e tpu=NAME"
             )
         inherited = {name: host[name] for name in INHERITED_VARIABLES if name in host}
         hosts += [

@@ -53,7 +53,7 @@ class CloudTpus:
 
     @property
     def compute(self) -> ComputeApi:
-        """Compute Engine client for the data disks of the project."""
+        """The client of the Compute Engine API, for the project's data disks."""
         return self._api.compute
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
@@ -179,7 +179,10 @@ class CloudTpus:
 
 
 def _confirming(key: str, options: ChangeOptions) -> ChangeOptions:
-    """Return options that confirm this resource, unless the user was asked what to delete."""
+    """Return options that allow deleting only the resource ``key``.
+
+    If the user has confirmed a list of deletions, returns ``options`` unchanged.
+    """
     return options if options.confirmed is not None else replace(options, confirmed={key})
 
 

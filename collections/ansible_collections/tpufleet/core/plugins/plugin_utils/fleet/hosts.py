@@ -274,7 +274,7 @@ def _ssh_arguments(
         ssh = ssh_options(options.known_hosts_file, alias, accept_new=options.accept_new)
     if options.address != "iap":
         return ssh
-    # ssh replaces %p in ProxyCommand by the port and runs the command in a shell.
+    # ssh runs ProxyCommand in a shell, so quote the values. ssh itself replaces %p by the port.
     host, project, zone = map(shlex.quote, (known[alias].host_name, node.project, node.zone))
     tunnel = (
         f"gcloud compute start-iap-tunnel {host} %p --listen-on-stdin "

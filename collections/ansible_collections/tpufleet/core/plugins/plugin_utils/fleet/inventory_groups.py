@@ -1,7 +1,7 @@
 """Selection of inventory hosts and TPUs by name and by owner.
 
-In all functions, ``groups`` has the hosts of each inventory group, ``hostvars`` the inventory
-variables of each host, and ``fleet`` is the value of ``tpu_fleet``.
+In all functions, ``groups`` maps each inventory group to its hosts, ``hostvars`` maps each host to
+its inventory variables, and ``fleet`` is the value of ``tpu_fleet``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def foreign_workers_of_runs(
     """Return the READY workers of foreign TPUs on which runs were launched.
 
     A foreign TPU does not have this fleet's label. TPUs are matched by id, because a later TPU may
-    have the same name. ``records`` has the fields of run records, by the run's name.
+    have the same name. ``records`` maps each run to the fields of its record.
     """
     used = {node["id"] for record in records.values() for node in record.get("nodes") or ()}
     foreign = groups.get(FOREIGN_GROUP, [])

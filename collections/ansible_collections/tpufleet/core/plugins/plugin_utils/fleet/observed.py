@@ -1,4 +1,4 @@
-"""Observed fleet: lookup of existing TPUs and queued resources by their names."""
+"""Matching of existing TPUs with the fleet file; lookup of TPUs and queued resources by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Observed:
     """The existing TPUs, matched with the fleet file.
 
-    ``present`` has the existing TPUs of the fleet file, by name. ``unwanted`` has the existing TPUs
-    that are not in ``present``.
+    ``present`` contains the existing TPUs of the fleet file, by name. ``unwanted`` contains all
+    other existing TPUs.
     """
 
     present: Mapping[str, Node]
@@ -104,8 +104,8 @@ def waiting_requests(
 ) -> list[QueuedResource]:
     """Return the queued resources with these names that have no TPU.
 
-    They may create a TPU later, or only hold quota. ``names`` has pairs of name and zone; an empty
-    zone means any zone.
+    They may create a TPU later, or only hold quota. ``names`` contains pairs of a name and a zone;
+    an empty zone means any zone.
     """
     return [
         request

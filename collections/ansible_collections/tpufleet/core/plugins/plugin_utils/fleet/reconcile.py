@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .spec import FleetEntry
 
 MAX_PARALLEL = 16
-#: Value of the argument ``pauses`` for which Polling.pause waits 10 s, its longest time.
+#: Number of earlier pauses after which Polling.pause waits for its maximum of 10 s.
 _LONGEST_PAUSE = 12
 
 
@@ -53,7 +53,7 @@ def create(
 
     If one TPU fails, the others continue. If a zone has no capacity, the next zone of the TPU is
     tried. If quota is used up, the TPU fails with an error that says what holds the quota.
-    ``present`` has the existing TPUs of the fleet, by name.
+    ``present`` contains the existing TPUs of the fleet, by name.
     """
     quota = QuotaExplainer(lambda zone: (list_nodes(source, [zone]), source.list_queued([zone])))
 
@@ -165,8 +165,8 @@ def _in_parallel[T](
 ) -> list[Result]:
     """Call ``work`` for each item in parallel; a failed call returns a Result with the error.
 
-    Each of ``items`` is a tuple: name and zone for the Result of a failed call, and the argument
-    for ``work``.
+    Each item is a tuple of a name, a zone and the argument for ``work``. If the call fails, name
+    and zone identify the item in the Result.
     """
 
     def run_one(named_item: tuple[str, str, T]) -> Result:

@@ -63,7 +63,7 @@ def run_tpu_names(host: Mapping[str, Any]) -> list[str]:
     """Return the names that a run record may have for the TPU of a host.
 
     These are the name of the TPU and, if it is a slice of a multislice, ``multislice_NAME``.
-    ``host`` has the inventory variables of the host.
+    ``host`` contains the inventory variables of the host.
     """
     names = [str(host.get("tpu_name") or "")]
     if host.get("tpu_multislice"):

@@ -40,7 +40,7 @@ class Source(Protocol):
 
     @property
     def compute(self) -> ComputeApi:
-        """Compute Engine client for the same project, for data disks."""
+        """The client of the Compute Engine API, for data disks of the TPUs' project."""
 
     def list(self, zones: Sequence[str], *, allow_partial: bool = False) -> Listing:
         """List the TPUs of the zones (``-``: all), without secrets.

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleFilterError
 def ssh_config(variables: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> str:
     """Return the content of a file for ssh's ``Include``, with a ``Host`` block for each host.
 
-    ``variables`` has the inventory variables of each host. Raises AnsibleFilterError if
+    ``variables`` maps each host to its inventory variables. Raises AnsibleFilterError if
     ``ansible_ssh_common_args`` has other arguments than ``-o Keyword=value``.
     """
     return "".join(_block(host, variables[host]) for host in hosts)

@@ -103,7 +103,10 @@ def record_launch(
             )
         if is_relaunch and not was_wanted:
             state = last_record.wanted if last_record else "unknown here"
-            raise RunError(f"run {run}: not launched, because its desired state is {state}")
+            raise RunError(
+                f"run {run}: not launched, because its desired state is {state}. "
+                "See its status: ansible-playbook playbooks/status.yml"
+            )
         check_fence(run, last_record, fence)
         attempt_launch = replace(launch, attempt=last_attempt + 1)
         state_fields: dict[str, Any] = {"wanted": str(DesiredState.RUNNING)}
