@@ -101,5 +101,5 @@ def test_the_option_checkpoints_names_what_to_copy_and_a_location_copies_nothing
 
 
 def test_an_unknown_value_of_checkpoints_is_refused():
-    with pytest.raises(AnsibleFilterError, match="expected newest or all"):
+    with pytest.raises(AnsibleFilterError, match="expected none, newest or all"):
         typed_values.checkpoint_choice("latest")

@@ -253,7 +253,7 @@ def test_a_launch_names_its_differences_from_the_last_launch(fleet):
     result = fleet.train(command="python main.py faster")
 
     text = " ".join(result.stdout.split())
-    assert re.search("run mine: this launch has another .*command or set.* than the last one", text)
+    assert re.search("run mine: this launch differs from the last one in .*command or set", text)
     assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
 
 

@@ -301,8 +301,8 @@ def read_lock(path: Path) -> bytes:
         requirements = path.with_suffix(".in")
         option = f" -e requirements={requirements}" if requirements.is_file() else ""
         raise RunError(
-            f"{path}: there is no such lock file. Create it and install its packages, with the same "
-            "values of requirements and worker_extras as for this launch: "
+            f"{path}: there is no such lock file. Create it and install its packages, with the "
+            "same values of requirements and worker_extras as for this launch: "
             f"ansible-playbook setup.yml{option}"
         )
     return path.read_bytes().strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def plain(value):
-    """Return a value as plain JSON types, without the tags that Ansible adds to values."""
+    """Replace Ansible's tagged types in a value, at any depth, by dict, list, str and so on."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

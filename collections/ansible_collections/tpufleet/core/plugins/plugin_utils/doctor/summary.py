@@ -26,8 +26,8 @@ def doctor_summary(
     """Return ``lines`` for users, the ``verdict`` (the last line), and the ``count`` of problems.
 
     ``controller_result`` is the result of the action doctor. ``worker_results`` maps each worker to
-    its result of the module doctor_worker. ``tpu`` is the TPU that the user asked to check, empty if
-    none was named. ``foreign`` lists the workers of TPUs that do not belong to this fleet.
+    its result of the module doctor_worker. ``tpu`` is the TPU that the user named, empty for none.
+    ``foreign`` lists the workers of TPUs that do not belong to this fleet.
     """
     findings = [
         *from_dicts(controller_result["findings"]),

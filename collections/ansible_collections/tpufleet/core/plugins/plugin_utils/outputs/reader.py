@@ -123,10 +123,10 @@ def contents(store: OutputStore, segments: Iterable[Segment]) -> Iterator[tuple[
 
 
 def joined_content(segments: Iterable[tuple[Segment, bytes]]) -> Iterator[bytes]:
-    """Yield the content of segments; end a line with a newline if its rest is not stored.
+    """Yield the content of segments; a line whose rest is not stored ends with a newline.
 
     The last line of a segment continues in the next one only if the segment is full (SEGMENT_BYTES)
-    and no segment is missing between the two. ``segments`` has each segment with its content, in
+    and no segment is missing between the two. ``segments`` yields each segment with its content, in
     order.
     """
     previous: Segment | None = None

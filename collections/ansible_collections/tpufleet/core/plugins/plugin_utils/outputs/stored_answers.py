@@ -18,7 +18,7 @@ def stored_answers(
 ) -> dict[str, Answer]:
     """Return a result like that of the module run_info for each worker of the last attempt.
 
-    ``logs`` has the last lines of each process's log, by process id.
+    ``logs`` maps each process id to the last lines of the process's log.
     """
     if not summary.attempts:
         return {}

@@ -41,7 +41,7 @@ CURVES = {
 }
 """The column of the metrics for each curve, by the curve's name."""
 MEMORY = {"device_memory_gib": "device_bytes", "device_limit_gib": "device_limit_bytes"}
-"""The name of each value in GiB, and the column of the metrics with this value in bytes."""
+"""The names of the values in GiB in RunOutput.last; for each, the metrics column in bytes."""
 OCCASIONAL_COLUMNS = ("heldout_loss", "mfu")
 """Columns of the metrics that trainers write only at some steps."""
 GIB = 1 << 30
@@ -95,7 +95,7 @@ class AttemptOutput:
         number: the number of the attempt.
         began: when its first process began; None if unknown.
         ended: when its last process ended; None if a process has not ended or was lost.
-        first_step: the first step that the attempt did.
+        first_step: the first step that the attempt executed.
         first: when the first step ended.
         last: when the last step ended.
         kept: the time of the steps that no later attempt repeated.
@@ -172,7 +172,7 @@ def _process_of(fields: Mapping) -> ProcessOutput:
 
 
 class OwnSteps:
-    """The steps that one attempt did, with their times in unix seconds.
+    """The steps that one attempt executed, with their times in unix seconds.
 
     A trainer may rewrite metrics.jsonl, so an attempt's metrics can begin with lines of earlier
     attempts. Lines with a time before ``began``, the attempt's start, are ignored.
@@ -201,7 +201,7 @@ class OwnSteps:
     def measured(self, attempt: AttemptOutput, resumed_at: float) -> AttemptOutput:
         """Return a copy of ``attempt`` with the fields computed from its steps, such as ``kept``.
 
-        ``resumed_at`` is the lowest step that a later attempt did again; infinity if none did.
+        ``resumed_at`` is the lowest step that a later attempt repeated; infinity if no attempt did.
         """
         if not self.steps:
             return attempt
@@ -296,8 +296,8 @@ def _with_log(
 def add_records(rows: Rows, own_steps: OwnSteps, records: Iterable[object]) -> int:
     """Add lines of metrics to ``rows`` and ``own_steps``; return the number of lines.
 
-    ``rows`` has the steps of all attempts, ``own_steps`` those of the attempt that wrote the lines.
-    ``records`` are the lines, parsed from JSON; invalid ones are counted but not added.
+    ``rows`` collects the steps of all attempts, ``own_steps`` only those of the attempt that wrote
+    the lines. ``records`` are the lines, parsed from JSON; invalid ones are counted but not added.
     """
     line_count = 0
     names = ("step", "time", "save_seconds", "start_seconds")

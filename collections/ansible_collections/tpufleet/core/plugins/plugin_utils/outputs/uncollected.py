@@ -17,8 +17,8 @@ def uncollected(
 ) -> list[str]:
     """Return lines that say why output was not copied; workers with the same reason share a line.
 
-    ``answers`` has the result of the action collect_outputs for each host. Hosts that are not
-    in ``hosts`` are left out; None includes all.
+    ``answers`` maps each host to its result of the action collect_outputs. Hosts that are not in
+    ``hosts`` are left out; None includes all.
     """
     reasons = [
         (host, _reason(answer))

@@ -88,7 +88,7 @@ def _source(*names: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the hash of an inline script or style as the Content-Security-Policy names it."""
+    """Return the hash of an inline script or style, in the format of Content-Security-Policy."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
@@ -170,7 +170,7 @@ def _cell(value: object, text: str, css: str = "num") -> str:
 def _sweep(sweep: Sweep, index_by_run: Mapping[str, int], *, is_open: bool) -> str:
     """Return the table of a sweep's settings and last losses as HTML, the lowest loss first.
 
-    ``index_by_run`` has the number of each run on the page. ``is_open`` unfolds the table.
+    ``index_by_run`` maps each run to its number on the page. ``is_open`` unfolds the table.
     """
     has_heldout = any(view.last.get("heldout_loss") is not None for view in sweep.views)
     column = "heldout_loss" if has_heldout else "loss"

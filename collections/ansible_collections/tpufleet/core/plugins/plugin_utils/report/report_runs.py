@@ -238,10 +238,10 @@ def run_views(
 ) -> list[RunView]:
     """Return the views of all runs that have a record or files on a worker.
 
-    The most recently changed run is first. ``answers`` has the results of run_info by worker,
-    ``tpu_states`` the state of each TPU in the inventory by name. ``now`` is in unix seconds,
-    ``only`` is the name of the only run to return (empty for all), and ``is_listed`` returns
-    whether the inventory has listed the TPUs of a zone.
+    The most recently changed run is first. ``answers`` maps each worker to its result of run_info.
+    ``tpu_states`` maps the name of each TPU to its state in the inventory. ``now`` is in unix
+    seconds, ``only`` is the name of the only run to return (empty for all), and ``is_listed``
+    returns whether the inventory has listed the TPUs of a zone.
     """
     by_run: dict[str, dict[str, Mapping[str, Any]]] = {run: {} for run in records}
     for host, answer in answers.items():

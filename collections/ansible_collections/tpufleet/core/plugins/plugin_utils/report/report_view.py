@@ -1,4 +1,4 @@
-"""What the report shows of a run."""
+"""Data classes of the report: a run, its attempts and its events."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class RunView:
         goodput_by_cause: how the time in which the run was wanted was spent, in seconds per cause
             (TimeUse in runs/wanted_time.py).
         overrides: the settings key=value in the run's command.
-        reason: why the run ended badly, empty if it did not.
+        reason: the error message of the process that decides the state, if the run has failed; else
+            empty.
         changed: the time of the run's last event or output, in unix seconds; 0 if unknown.
     """
 

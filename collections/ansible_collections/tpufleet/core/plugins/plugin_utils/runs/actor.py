@@ -159,7 +159,8 @@ def plays_of(
     READY. For ``state_dir`` and ``fleet_state`` see Actor, for the other arguments Actor.act.
     """
     # Playbooks that stop a run, delete a TPU or start an attempt fail if the fencing number in the
-    # run's record is greater than ``fence``, because a later holder of the lease has then acted.
+    # run's record is greater than ``fence``: a later holder of the lease has already acted on the
+    # run.
     fence_variables = {"run": record.run, "fence": fence, "fleet_state": fleet_state}
     launch_variables = (
         relaunch_variables(record, state_dir, fleet_state, observed.address) | fence_variables

@@ -17,7 +17,7 @@ def by_host(
 ) -> dict[str, Any]:
     """Return each host's value of the registered variable ``name``; ``{}`` for a host without it.
 
-    ``hostvars`` has each host's variables.
+    ``hostvars`` maps each host to its variables.
     """
     return {host: hostvars[host].get(name) or {} for host in hosts}
 
@@ -25,7 +25,7 @@ def by_host(
 def active_runs(answers: Mapping[str, Answer]) -> list[str]:
     """Return the names of the runs that are active on any worker.
 
-    ``answers`` has the result of the module run_info for each host.
+    ``answers`` maps each host to its result of the module run_info.
     """
     return sorted(
         {
@@ -40,7 +40,7 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
 def has_run(answers: Mapping[str, Answer], run: str) -> bool:
     """Return whether any worker has an attempt of a run.
 
-    ``answers`` has the result of the module run_info for each host.
+    ``answers`` maps each host to its result of the module run_info.
     """
     return any(
         report["run"] == run and report["attempt"]
@@ -52,8 +52,8 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
 def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Return lines that say how processes of a run ended; empty if no worker has the run.
 
-    Workers whose processes ended in the same way share a line. ``answers`` has the result of the
-    module run with ``state: stopped`` for each host.
+    Workers whose processes ended in the same way share a line. ``answers`` maps each host to its
+    result of the module run with ``state: stopped``.
     """
     infos = [(host, (answer or {}).get("info")) for host, answer in answers.items()]
     return grouped_lines(
@@ -68,7 +68,7 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
 def stray_lines(answers: Mapping[str, Answer]) -> list[str]:
     """Return a line for each process that the module ``stray`` has found.
 
-    ``answers`` has the result of the module for each host.
+    ``answers`` maps each host to its result of this module.
     """
     return [
         f"{host}: pid {stray['pid']} of {stray['user']}, since {stray['since']}, "

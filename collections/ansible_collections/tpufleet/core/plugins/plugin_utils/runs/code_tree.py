@@ -67,7 +67,10 @@ def list_code(root: Path, code_paths: Sequence[str] = (), *, is_own: bool = Fals
             "submodule update --init --recursive, or select other code with code_paths"
         )
     if not selected:
-        raise ReleaseError(f"there is no code in {root}: it has no file, or git ignores all files")
+        raise ReleaseError(
+            f"there is no code in {root}: it has no file, or git ignores all files. "
+            "Choose another directory: -e code=DIRECTORY"
+        )
     if MANIFEST in selected:
         raise ReleaseError(
             f"{root / MANIFEST}: this name is reserved for a release's manifest. Rename the file"

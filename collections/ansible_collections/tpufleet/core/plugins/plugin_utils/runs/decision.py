@@ -31,7 +31,7 @@ class Decision:
     Args:
         action: what to do.
         state: the state of the run.
-        causes: the reasons, and what happens next.
+        causes: the reasons for the action and the state, and when a delayed action is tried again.
         memory: what the watch stores in the run record for later passes.
         is_new: whether to add the decision to the log and to the history in the run record.
     """

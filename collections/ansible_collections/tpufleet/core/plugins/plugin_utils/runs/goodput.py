@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Goodput:
     """The seconds in which a run was wanted, and what they were spent on.
 
-    ``seconds`` has the seconds for every value of TimeUse; their sum is ``wanted``.
+    ``seconds`` maps every value of TimeUse to its seconds; their sum is ``wanted``.
     """
 
     wanted: float

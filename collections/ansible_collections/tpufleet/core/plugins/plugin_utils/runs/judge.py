@@ -145,8 +145,8 @@ def run_statuses(
 ) -> list[RunStatus]:
     """Return the status of each run.
 
-    The result has the runs that a worker has, the runs with a record and ``stored`` workers, and
-    the wanted runs whose TPU is not READY.
+    These are all runs that a worker reports. Of the other runs with a record, they are those in
+    ``stored``, and the wanted ones whose TPU is not READY.
 
     Args:
         workers: the status of each worker and run.
@@ -281,8 +281,8 @@ def finished_runs(
 ) -> list[dict[str, Any]]:
     """Return the ``run`` and ``attempt`` of the runs that are done but not yet recorded as done.
 
-    ``answers`` has each worker's result of the module run_info (all runs) or run (one run).
-    ``records`` has the record of each run.
+    ``answers`` maps each worker to its result of the module run_info (all runs) or run (one run).
+    ``records`` maps each run to its record.
     """
     finished = []
     for run, record in sorted(records.items()):
@@ -338,7 +338,7 @@ def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the state of each TPU by name, and of each multislice by ``multislice_NAME``.
 
     A multislice has the state of its first slice that is not READY, or is READY if there is none.
-    ``hostvars`` has each host's variables.
+    ``hostvars`` maps each host to its variables.
     """
     states: dict[str, str] = {}
     for variables in hostvars.values():

@@ -143,7 +143,7 @@ def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
 def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
     """Return one line that says what failed, whether the run continues, and what to do.
 
-    ``outcome`` is the result of wait_outcome. ``ended`` has the answer of each worker to the task
+    ``outcome`` is the result of wait_outcome. ``ended`` maps each worker to its answer to the task
     that stops the run.
     """
     reason = "; ".join(outcome["problems"])
@@ -178,7 +178,7 @@ def launch_verdict(
     """Decide for each run of a launch whether to start it.
 
     ``answers`` are the results of the module ``run`` with ``state: launched`` or ``checked``, by
-    host. ``processes`` has the process of each host, with its ``run`` and ``tpu``.
+    host. ``processes`` maps each host to its process, which has the keys ``run`` and ``tpu``.
 
     Keys of the result:
 
@@ -229,7 +229,7 @@ def one_host_per_worker(
     """Return one host for each worker of the runs in ``runs``.
 
     With ``per_chip``, a worker has one host for each chip; the first of these is returned.
-    ``processes`` has the process of each host, with its ``run`` and ``worker``.
+    ``processes`` maps each host to its process, which has the keys ``run`` and ``worker``.
     """
     first_hosts: dict[str, str] = {}
     for host, process in sorted(processes.items()):

@@ -139,7 +139,7 @@ class Leases:
 class Lease:
     """A lease of this process. ``fence`` is its fencing number, greater than all earlier ones.
 
-    ``generation`` is the generation of the stored document before the lease is acquired.
+    ``generation`` is the generation of the stored document that this lease replaces.
     """
 
     def __init__(self, leases: Leases, name: str, generation: int) -> None:

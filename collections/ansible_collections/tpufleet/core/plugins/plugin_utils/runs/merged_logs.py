@@ -29,8 +29,8 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
 def folded_logs(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Merge the workers' logs into one; each line starts with the names of all its workers.
 
-    Failed workers come first. The lines of each worker keep their order. ``answers`` has the result
-    of run_info for each worker.
+    Failed workers come first. The lines of each worker keep their order. ``answers`` maps each
+    worker to its result of run_info.
     """
     merged: list[tuple[tuple[str, int], list[str]]] = []
     for host in sorted(answers, key=lambda name: (is_healthy(answers[name]), natural_order(name))):
@@ -48,9 +48,9 @@ def merge(
 ) -> None:
     """Merge the log lines of a host into ``merged``; each host's lines keep their order.
 
-    ``merged`` has pairs: the key of a line, and the hosts that have the line. A key is the text of
-    a line and its number among equal lines of the same host. ``keys`` has the keys of the host's
-    lines in order.
+    ``merged`` contains a pair for each line: its key, and the hosts that have the line. The key is
+    the text of the line and its number among equal lines of the same host. ``keys`` lists the keys
+    of the host's lines in order.
 
     Each line is searched for in ``merged`` after the host's previous line. If it is found, the
     host is added to its pair. Otherwise a new pair is inserted before the host's next line that is

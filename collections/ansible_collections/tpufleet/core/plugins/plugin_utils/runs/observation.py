@@ -178,7 +178,7 @@ class ProcessStatus(Figures):
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether the process is inactive, but is not done and did not save a checkpoint."""
+        """Whether the process is neither active, nor done, nor ended after saving a checkpoint."""
         ended_well = self.state is RunState.DONE or self.reason_code is ReasonCode.SAVED
         return not self.is_active and not ended_well
 

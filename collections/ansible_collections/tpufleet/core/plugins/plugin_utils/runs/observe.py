@@ -64,7 +64,7 @@ def tpus_of_inventory(
 ) -> tuple[ObservedTpu, ...]:
     """Return the TPUs in the inventory.
 
-    ``hosts`` has the variables of each host, ``fleet_name`` is the name of this fleet.
+    ``hosts`` maps each host to its variables. ``fleet_name`` is the name of this fleet.
     """
     tpus: dict[tuple[str, str, str], ObservedTpu] = {}
     for host in hosts.values():
@@ -107,13 +107,13 @@ def find_tpu(node: NodeIdentity, listed: Iterable[ObservedTpu]) -> tuple[str, Ob
     """Find the TPU of a launch in a list of TPUs. Return its state and the TPU, or GONE and None.
 
     ``node`` is the TPU in the run record. A recreated TPU has the same name and this fleet's label,
-    but another id, and perhaps another zone. The first case that applies decides:
+    but a different id, and may be in a different zone. The first case that applies decides:
 
-    - ``node`` is listed: return it. But if it is preempted or terminated (DEAD), and exactly one
-      recreated TPU in another zone is not, return that TPU.
-    - Another TPU in the same zone has its name: return that TPU, with the state FOREIGN if it does
-      not have this fleet's label.
-    - Exactly one recreated TPU is in another zone: return that TPU.
+    - ``node`` is listed: return it. Exception: if ``node`` is preempted or terminated (DEAD), and
+      the other zones have exactly one recreated TPU in any other state, return the recreated TPU.
+    - Another TPU in the same zone has the name of ``node``: return that TPU, with the state FOREIGN
+      if it does not have this fleet's label.
+    - The other zones have exactly one recreated TPU: return that TPU.
     """
     namesakes = [tpu for tpu in listed if tpu.name == node.name]
     same_zone = [tpu for tpu in namesakes if tpu.zone == node.zone]

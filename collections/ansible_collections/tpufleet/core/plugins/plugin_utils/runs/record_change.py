@@ -1,4 +1,4 @@
-"""Changes to a run record: mark the run as wanted, stopped or done, or a launch as failed."""
+"""Changes to run records: new launches, failed launches, and desired states."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RecordLaunchResult:
         is_recorded: whether the launch was recorded, so that it may start. With ``check``, whether
             it would be.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the recorded attempt whose done marker would show that this launch is done
-            already: the last one, if nothing was recorded and the last launch has the same
+        finished_attempt: the attempt whose done marker would show that this launch is already done. This
+            is the last attempt, if nothing was recorded and the last launch has the same
             LaunchSpec.definition(); else 0.
         finished_launch: when ``finished_attempt`` was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.
@@ -122,7 +122,8 @@ def record_launch(
                 store.change(run, generation, attempt_launch.to_json() | state_fields, event)
             except InvalidRecordError as error:
                 raise RunError(
-                    f"run {run} cannot be recorded: {error.field} {error.problem}"
+                    f"run {run} cannot be recorded: {error.field} {error.problem}. "
+                    "Correct this setting, then launch the run again"
                 ) from None
         return RecordLaunchResult(
             attempt_launch, is_recorded=True, was_wanted=was_wanted, changes=changes
@@ -166,7 +167,7 @@ def changed_fields(last: LaunchSpec, new: LaunchSpec) -> tuple[str, ...]:
 
 
 def moved_checkpoints_error(record: RunRecord, launch: LaunchSpec) -> str:
-    """Return an error if the launch has another checkpoint location than the record, else empty."""
+    """Return an error if the launch's checkpoint location differs from the record's; else empty."""
     recorded, requested = record.launch.checkpoints, launch.checkpoints
     if recorded == requested:
         return ""
@@ -186,8 +187,8 @@ def other_tpu_error(
 ) -> str:
     """Return an error if the run may still train on a TPU that ``launch`` does not use.
 
-    Such a TPU is READY (in ``ready``) or in a zone that did not answer (in ``unlisted``). If the
-    run's other TPUs are lost, the run may move, and the error is empty.
+    Such a TPU is READY (in ``ready``) or in a zone that did not answer (in ``unlisted``). If all
+    other TPUs of the run are lost, the result is empty, so that the run can move.
     """
     others = [node for node in record.launch.nodes if node not in launch.nodes]
     if zones := sorted({node.zone for node in others if node.zone in unlisted}):
@@ -223,7 +224,7 @@ def change_desired_state(
         store: the run records.
         run: the name of the run.
         desired_state: the new desired state; None only reads the record.
-        attempt: change nothing if the record has another last attempt; 0 accepts any attempt.
+        attempt: change nothing unless this is the record's last attempt; 0 accepts any attempt.
         fence: the fencing number of the caller's action, see check_fence; 0 for none.
         check: whether to return the result without writing it.
     """

@@ -157,7 +157,10 @@ class RecordFolder(RecordStore):
         except FileNotFoundError:
             return {}, 0
         except OSError as error:
-            raise RecordError(f"the record {path} can't be read: {error.strerror}") from error
+            raise RecordError(
+                f"the record {path} can't be read: {error.strerror}. Correct this, then run your "
+                "command again"
+            ) from error
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):

@@ -59,8 +59,9 @@ def cache_release(tree: Path, path: Path) -> None:
     """Copy a release to ``path`` in the cache and verify it; replace a damaged copy.
 
     Files are copied, not linked, so that later edits of the code do not change the cached release.
-    ``tree`` has the files of the release. Raises OSError, and ReleaseError if ``tree`` is not the
-    release that ``path`` names, because a file changed after the id was computed.
+    ``tree`` is the directory with the files of the release. Raises OSError, and ReleaseError if
+    ``tree`` is not the release that ``path`` names, because a file changed after the id was
+    computed.
     """
     try:
         verify_release(path)
@@ -130,7 +131,8 @@ def cached_lock_path(state_dir: Path, digest: str) -> Path:
 def cache_lock(state_dir: Path, lock: bytes) -> None:
     """Cache a lock file under its SHA-256 digest, for relaunches. Raises OSError.
 
-    ``state_dir`` is the controller's local state directory, ``lock`` the file's stripped content.
+    ``state_dir`` is the controller's local state directory, ``lock`` is the file's content without
+    leading and trailing whitespace.
     """
     path = cached_lock_path(state_dir, hashlib.sha256(lock).hexdigest())
     if not lock_matches_digest(path, path.stem):
@@ -138,7 +140,10 @@ def cache_lock(state_dir: Path, lock: bytes) -> None:
 
 
 def lock_matches_digest(lock: Path, digest: str) -> bool:
-    """Return whether a lock file exists and its stripped content has this SHA-256 digest."""
+    """Return whether a lock file exists and its content has this SHA-256 digest.
+
+    Leading and trailing whitespace does not count.
+    """
     try:
         return hashlib.sha256(lock.read_bytes().strip()).hexdigest() == digest
     except OSError:

@@ -139,7 +139,7 @@ class Placement:
 def check_shared_variables(hostvars: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise RunError unless all workers have the same values of SHARED_VARIABLES.
 
-    ``hostvars`` has the inventory variables of each host.
+    ``hostvars`` maps each host to its inventory variables.
     """
     for name in SHARED_VARIABLES:
         first_hosts: dict[str, str] = {}

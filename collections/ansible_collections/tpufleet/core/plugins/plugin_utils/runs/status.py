@@ -253,7 +253,7 @@ def changed_launch_text(run: str, fields: Iterable[str]) -> str:
     """Format a warning that a launch differs in ``fields`` from the last launch of the run."""
     names = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
     return (
-        f"run {run}: this launch has another {names} than the last one. To resume the run as it "
+        f"run {run}: this launch differs from the last one in {names}. To resume the run as it "
         f"was: ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
     )
 

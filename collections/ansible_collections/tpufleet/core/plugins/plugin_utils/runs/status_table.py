@@ -45,7 +45,8 @@ def run_status(
 
     Args:
         hostvars: each host's variables; ``run_observed`` is the result of run_info on a worker.
-        hosts: the hosts of the play. A play without workers has localhost, which is left out.
+        hosts: the hosts of the play. localhost, the only host of a play without workers, is
+            ignored.
         foreign: the zone of each TPU that does not belong to this fleet, by TPU name.
         record_result: the result of the module run_record.
         stored: the result of the module stored_output; empty if no stored output was read.

@@ -113,8 +113,8 @@ class RunStore:
         """Set fields of a record if it is still at ``generation``; return the new record.
 
         Generation 0 means that the record does not exist yet. ``event`` is added to the history.
-        Raises RecordConflictError if the record has another generation, InvalidRecordError without
-        writing if the new record would be invalid, and RecordError for other failures.
+        Raises RecordConflictError if the record is at a different generation, InvalidRecordError
+        without writing if the new record would be invalid, and RecordError for other failures.
         """
         before = self.read(run)
         stored = before.fields() if before else {}

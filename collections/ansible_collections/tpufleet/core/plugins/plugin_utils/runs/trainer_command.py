@@ -1,9 +1,9 @@
 """Commands of tpufleet's trainer other than training: sample, eval, export, bench, compile.
 
-The first four use the release, environment, config and checkpoints of a run's last launch. They
-start one process on every worker of the TPU, and the processes connect to each other as in a run.
-But export, and any command on CPUs or one chip, has a single process. compile runs on the
-controller, before a launch.
+``compile`` runs on the controller, before a launch. The other commands use the release,
+environment, config and checkpoints of a run's last launch. They start one process on every worker
+of the TPU, and the processes connect to each other as in a run. Only ``export``, and commands that
+use CPUs or a single chip, start a single process.
 """
 
 from __future__ import annotations
@@ -92,10 +92,11 @@ def command_launch(
 
     Raises RunError for an option that the command does not have.
 
-    ``export`` runs on the CPU, because the host has more memory than the devices. The attempt of a
-    launch decides the coordinator's port. The attempt of the returned launch exceeds that of
-    ``launch`` by at least _ATTEMPT_OFFSET, so that the command can run beside a run that trains on
-    CPUs.
+    ``export`` runs on the CPU, because the host has more memory than the devices.
+
+    The coordinator's port is derived from the attempt number. The number in the returned launch
+    exceeds that of ``launch`` by at least _ATTEMPT_OFFSET, so that the command does not use the
+    port of the run, which may be active if it trains on CPUs.
 
     Args:
         launch: the run's last launch.

@@ -79,13 +79,13 @@ def _bad_env(name: str, problem: str) -> AnsibleFilterError:
 def checkpoint_choice(value: Any) -> str:
     """Check ``-e checkpoints=`` of fetch.yml: ``none``, ``newest`` or ``all``.
 
-    A path or URI means ``none``, too: without ``-e checkpoints=``, the value is that of the
-    inventory's variable of the same name, which says where launches save checkpoints.
-    Raises AnsibleFilterError.
+    A path or URI also means ``none``: without ``-e checkpoints=``, ``value`` is the inventory's
+    variable of the same name, which says where launches save checkpoints. Raises
+    AnsibleFilterError.
     """
     choice = "none" if "/" in str(value) else value
     if choice not in ("none", "newest", "all"):
         raise AnsibleFilterError(
-            f"checkpoints: expected newest or all ({value}). Fix: -e checkpoints=newest"
+            f"checkpoints: expected none, newest or all ({value}). Example: -e checkpoints=newest"
         )
     return choice

@@ -193,7 +193,7 @@ def _unneeded(
     for record in records.usable.values():
         release = record.launch.release
         if record.wanted is not DesiredState.DONE and release in cached:
-            # While another process replaces the release, it may be missing.
+            # The release may be missing for a moment while another process replaces it.
             with contextlib.suppress(OSError):
                 os.utime(releases / release, (now, now))
     return releases_to_delete(cached, records.usable.values(), now)

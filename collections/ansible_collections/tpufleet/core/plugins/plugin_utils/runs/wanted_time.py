@@ -74,8 +74,8 @@ def wanted_time(
 ) -> dict[str, Any]:
     """Return the record fields that count the wanted time, updated for a change of the record.
 
-    ``before`` is the record before the change (empty for a new run), ``fields`` has the changed
-    fields, ``event`` is added to the history. ``now`` is in unix seconds.
+    ``before`` is the record before the change (empty for a new run), ``fields`` contains the
+    changed fields, ``event`` is added to the history. ``now`` is in unix seconds.
     """
     was_wanted = before.get("wanted") == DesiredState.RUNNING
     is_wanted = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING

@@ -131,7 +131,7 @@ def _seconds_since_unseen_launch(situation: Situation) -> float | None:
     """Return the seconds since the launch if a worker has not reported it yet, else None.
 
     Such a worker reports an earlier attempt, because its state was read before the launch reached
-    it. Returns None, too, if the launch was more than LAUNCH_S seconds ago.
+    it. Also returns None if the launch was more than LAUNCH_S seconds ago.
     """
     record = situation.record
     is_earlier = any(process.attempt < record.attempt for process in situation.observed.processes)
@@ -217,7 +217,7 @@ def _seconds_since_unfinished_launch(
     - the launch began more than LAUNCH_S seconds ago,
     - the watch itself has tried to launch the run (``memory.tries``),
     - all processes of the run have ended (``ended`` lists those that have), or
-    - a process has ended for another reason than a failed rendezvous.
+    - a process has ended for any reason except a failed rendezvous.
     """
     observed, memory = situation.observed, situation.memory
     launched_at = situation.record.launched_at

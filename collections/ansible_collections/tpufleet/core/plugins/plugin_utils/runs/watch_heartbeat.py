@@ -87,8 +87,8 @@ def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, An
     """
     checked = parse_heartbeat(asdict(heartbeat))
     try:
-        # put() replaces a document only if its field ``generation`` has the given value. Heartbeats
-        # lack this field, which counts as 0, so the value 0 always replaces the stored heartbeat.
+        # put() replaces a document only if its field ``generation`` has the given value; a missing
+        # field counts as 0. Heartbeats do not have this field, so the value 0 always replaces them.
         _documents(fleet_state, api).put(checked.controller, 0, asdict(checked))
     except RecordError as error:
         raise HeartbeatError(

@@ -111,7 +111,7 @@ class Memory:
         """Return the memory after an attempt has finished ``step``.
 
         A step above ``best_step`` is progress: it sets all counts of failures except
-        ``preemptions`` to 0 and, if the run is active, ``tries`` and ``not_before``, too.
+        ``preemptions`` to 0. If the run is active, it also resets ``tries`` and ``not_before``.
         """
         if step <= self.best_step:
             return self

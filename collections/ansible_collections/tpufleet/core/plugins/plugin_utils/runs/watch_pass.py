@@ -124,7 +124,7 @@ class WatchPass:
     def act(self, records: Mapping[str, RunRecord], snapshot: Snapshot) -> list[RunOutcome]:
         """Decide and act for each run; return the outcomes. An error affects only its own run.
 
-        ``records`` has the record of each run, ``snapshot`` what this pass has observed.
+        ``records`` maps each run to its record. ``snapshot`` is what this pass has observed.
         """
 
         def act_on_tpu(group: Sequence[RunRecord]) -> list[RunOutcome]:
@@ -251,8 +251,8 @@ class WatchPass:
     ) -> None:
         """Record in the run's history that the setup of the workers has started or is done.
 
-        Does nothing if the record has another fencing number than ``fence``. A failure is only
-        logged, because only goodput needs the event.
+        Does nothing if the record's fencing number is not ``fence``. A failure is only logged,
+        because only goodput needs the event.
         """
         try:
             stored = self.store.read(record.run)
@@ -328,8 +328,8 @@ class WatchPass:
 def conflict_reason(store: RunStore, record: RunRecord, fence: int) -> str:
     """Return why an action on a run must stop; empty if it may continue.
 
-    It must stop if the stored record has another fencing number than ``fence``, or another desired
-    state than ``record``, which was read before the action began.
+    It must stop if the stored record's fencing number is not ``fence``, or if its desired state is
+    not that of ``record``, which was read before the action began.
     """
     try:
         stored = store.read(record.run)
@@ -366,8 +366,8 @@ def waiting_cause(
     """Return why a wanted run waits for the next pass; None if it does not.
 
     A run waits if this pass has recreated its TPU or launched another run on its chips.
-    ``outcomes`` has the outcomes of other runs on the same TPU in this pass, ``records`` the record
-    of each run.
+    ``outcomes`` are the outcomes of other runs on the same TPU in this pass. ``records`` maps each
+    run to its record.
     """
     for outcome in outcomes if record.is_wanted else ():
         if outcome.action in RECREATIONS:

@@ -17,7 +17,7 @@ from ...module_utils.worker.wheels import download
 from ..folder_lock import locked_folder
 
 _OLDEST_GLIBC = 17
-"""glibc 2.17, the version of manylinux2014 (PEP 599), which current wheels still support."""
+"""Minor version of the oldest glibc that wheels may need: 2.17, that of manylinux2014 (PEP 599)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Target:
 def requirements_for(target: Target, lock: str) -> str:
     """Return the requirements of a lock file that apply to a target, without their markers.
 
-    pip itself would evaluate the markers for the controller. ``lock`` is the text of the file.
+    The markers are removed because pip would evaluate them for the controller. ``lock`` is the text
+    of the file.
     """
     output_lines = []
     lines = re.sub(r"\\\n\s*", " ", lock).splitlines()

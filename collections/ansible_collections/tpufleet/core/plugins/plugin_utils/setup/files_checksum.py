@@ -1,4 +1,4 @@
-"""One checksum for all files of some directories."""
+"""Checksums of the files in directories."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ..runs.code_tree import list_code
 
 
 def files_checksum(directories: Iterable[str]) -> str:
-    """Return a checksum of the relative paths and contents of all files below the directories.
+    """Return a checksum of the files below each directory, separated by spaces.
 
-    README.md, bytecode and hidden files are left out. A link counts with its target's content.
+    Each checksum covers the relative paths and contents of the files. README.md, bytecode and
+    hidden files are left out. For a symbolic link, the content of its target counts.
     """
     return " ".join(_checksum(Path(directory)) for directory in directories)
 

@@ -90,7 +90,7 @@ _COMMON_KEYS = frozenset(("kind", "path", "options"))
 
 @dataclass(frozen=True)
 class Mount:
-    """One validated entry of ``mounts``; ``values`` has the keys of its kind, see _KEYS."""
+    """One validated entry of ``mounts``; ``values`` maps the keys of its kind (_KEYS) to values."""
 
     kind: Kind
     path: str
@@ -404,7 +404,7 @@ def mount_exports(
 def _disk_mount_point(path: str, mounts: Sequence[Mount], attached: Collection[str]) -> str:
     """Return the mount point of the data disk that contains ``path``; empty if no disk does.
 
-    ``attached`` has the names of the data disks that are attached to the TPU.
+    ``attached`` contains the names of the data disks that are attached to the server's TPU.
     """
     mount_points = [
         mount.path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .folded_names import folded
 
-#: Maximum seconds to hold a line back, until workers that are read later send the same line.
+#: Maximum seconds for which a line waits until other workers have sent the same line.
 HOLD_SECONDS = 3.0
 
 

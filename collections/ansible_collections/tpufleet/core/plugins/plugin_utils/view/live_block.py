@@ -23,7 +23,7 @@ class LiveBlock:
         self._line_count = 0
 
     def show(self, lines: Sequence[str], fill: bool = False) -> None:
-        """Replace the lines of the block; ``fill`` allows more than half of the terminal's rows."""
+        """Replace the lines of the block; ``fill`` allows all rows but two, not only half."""
         columns, rows = shutil.get_terminal_size()
         fitting_lines = fit(lines, columns, rows, fill)
         self._stream.write(self._clear_sequence() + "\n".join(fitting_lines))

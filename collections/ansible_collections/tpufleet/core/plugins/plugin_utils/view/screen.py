@@ -144,8 +144,8 @@ class Screen:
 
     def _print_progress(self) -> None:
         now = time.monotonic()
-        # If self.fill is set, there is nothing to print: display() has already printed the progress
-        # message, because it has several lines.
+        # If self.fill is set, the progress message has several lines. display() has already printed
+        # it, so there is nothing to print here.
         if self.fill or now - self._last_output < QUIET_S or not (lines := self._live_lines(now)):
             return
         self._last_output = now

@@ -21,8 +21,8 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
     """Return the shell-quoted options that select the fleet of this ansible-playbook call.
 
     These are the inventories, files of variables (``-e @FILE``) and ``fleet_state``. ``arguments``
-    are Ansible's ``context.CLIARGS``. ``default_inventory`` has the inventories that
-    Ansible uses without ``-i``; for these no option is needed.
+    are Ansible's ``context.CLIARGS``. ``default_inventory`` lists the inventories that Ansible uses
+    without ``-i``; for these no option is needed.
     """
     options: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]

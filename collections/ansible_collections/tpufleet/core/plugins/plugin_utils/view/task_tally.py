@@ -31,8 +31,8 @@ class Failure:
 class TaskTally:
     """One running task: which hosts have started, and the outcome of those that have ended.
 
-    ``began`` is a monotonic time. ``items`` has the labels of changed loop items. ``progress`` has
-    the latest progress message of each host or TPU.
+    ``began`` is a monotonic time. ``items`` lists the labels of changed loop items. ``progress``
+    maps each host or TPU to its latest progress message.
     """
 
     name: str
