@@ -345,7 +345,7 @@ def test_a_run_is_not_stopped_because_of_outdated_worker_answers(controller):
     (outcome,) = controller.pass_once(snapshot)
 
     assert (outcome.action, controller.actor.plays) == ("nothing", [])
-    assert reason_text(outcome).endswith("s ago, so the next pass asks them again first")
+    assert reason_text(outcome).endswith("s old, so the next pass gets a new one first")
     assert "fence" not in controller.records.read("mine")
 
 

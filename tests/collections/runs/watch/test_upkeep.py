@@ -369,7 +369,7 @@ def test_the_age_of_the_answers_and_the_records_are_checked_before_a_deletion(co
     assert blocker(controller, snapshot) == ""
     controller.now += 1
     assert blocker(controller, snapshot) == (
-        "its workers were asked 91 s ago, so the next pass asks them again first"
+        "the last report of its workers is 91 s old, so the next pass gets a new one first"
     )
     controller.now -= 1
     used = snapshot.answers | {"pod-w0": {"runs": [], "holders": [HOLDER]}}

@@ -56,7 +56,8 @@ class ActionModule(ActionBase):
                 Path(options["directory"]), host, call_module, is_dry=self._task.check_mode
             )
         except OutputError as error:
-            # Return the error: Ansible ignores failed_when if a plugin raises.
+            # Return the error instead of raising it: Ansible ignores failed_when if a plugin
+            # raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}

@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
 
 
 class StatusError(Exception):
-    """The status cannot be read; the text is one line for the user."""
+    """The status cannot be read; the message is one line."""
 
 
 def read_status(folder: Path, file: Path) -> Mapping[str, Any]:

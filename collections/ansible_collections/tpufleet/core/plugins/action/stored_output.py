@@ -86,7 +86,8 @@ class ActionModule(ActionBase):
                 files = copy(store, processes, target) + files
             trim(outputs.segments)
         except (RecordError, RunError, OutputError) as error:
-            # Return the error: Ansible ignores failed_when if a plugin raises.
+            # Return the error instead of raising it: Ansible ignores failed_when if a plugin
+            # raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
             return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}

@@ -78,9 +78,9 @@ def find(
     """Return the TPU of this name in the zone, as a list of one TPU or none.
 
     An empty zone means any zone. ``requests`` are the queued resources of this name that have no
-    TPU. ``known`` says whether the name is in the fleet file. Raises NotConfigured if there is
-    neither such a TPU nor such a queued resource and the name is not in the fleet file, or if
-    several zones have a TPU or queued resource of this name.
+    TPU. ``known`` says whether the name is in the fleet file. Raises NotConfigured if several zones
+    have a TPU or queued resource of this name, or if the name is unknown: no TPU, no queued
+    resource and no entry of the fleet file has it.
     """
     nodes = list(nodes)
     matches = [node for node in nodes if node.name == name and zone in ("", node.zone)]

@@ -105,7 +105,9 @@ def select(tpus: tuple[FleetEntry, ...], name: str) -> tuple[FleetEntry, ...]:
     selected = tuple(tpu for tpu in tpus if tpu.name == name)
     if not selected:
         names = ", ".join(tpu.name for tpu in tpus) or "none"
-        raise NotConfigured(f"tpu_fleet has no TPU {name!r:.80}; it has {names}")
+        raise NotConfigured(
+            f"tpu_fleet has no TPU {name!r:.80}; it has {names}. Name one of them: -e tpu=NAME"
+        )
     return selected
 
 

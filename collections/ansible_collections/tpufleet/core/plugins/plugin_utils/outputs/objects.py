@@ -35,7 +35,7 @@ _NAME = re.compile(rf"{_NUMBER}/{_NUMBER}/(?:{OBJECT_NAME.pattern})")
 
 
 class OutputError(Exception):
-    """The stored output cannot be read or written; the text is one line for the user."""
+    """The stored output cannot be read or written; the message is one line."""
 
 
 class InvalidObjectError(OutputError):

@@ -61,7 +61,7 @@ class WaitResult:
 
     @property
     def log(self) -> list[str]:
-        """The last attempt's lines of the log that the worker returned, without empty lines."""
+        """The last attempt's lines in the log that the worker returned, without empty lines."""
         lines = last_attempt((self.answer.get("info") or {}).get("log", []))
         return [line for line in lines if line.strip()]
 

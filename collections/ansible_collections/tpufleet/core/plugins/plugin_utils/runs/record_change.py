@@ -33,8 +33,8 @@ class RecordLaunchResult:
         is_recorded: whether the launch was recorded, so that it may start. With ``check``, whether
             it would be.
         was_wanted: whether the run was wanted before.
-        finished_attempt: the attempt whose done marker would show that this launch is already done. This
-            is the last attempt, if nothing was recorded and the last launch has the same
+        finished_attempt: the attempt whose done marker would show that this launch is already done:
+            the last attempt, if nothing was recorded and the last launch has the same
             LaunchSpec.definition(); else 0.
         finished_launch: when ``finished_attempt`` was launched, in unix seconds; 0 if unknown.
         changes: the fields of the launch, without the release, that differ from the last launch.

@@ -2,7 +2,7 @@
 
 
 class RecordError(Exception):
-    """A record cannot be read or written; the text is one line for the user."""
+    """A record cannot be read or written; the message is one line."""
 
 
 class RecordConflictError(RecordError):

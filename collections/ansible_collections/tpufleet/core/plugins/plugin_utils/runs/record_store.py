@@ -132,7 +132,8 @@ class RecordFolder(RecordStore):
     def __init__(self, fleet_state: str) -> None:
         if "://" in fleet_state:
             raise RecordError(
-                f"fleet_state {fleet_state} is neither a directory nor gs://bucket/prefix"
+                f"fleet_state {fleet_state} is neither a directory nor gs://bucket/prefix. "
+                "Set fleet_state to one of these"
             )
         self._folder = Path(fleet_state).expanduser() / "runs"
 

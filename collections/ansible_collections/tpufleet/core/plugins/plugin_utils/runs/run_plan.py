@@ -269,7 +269,9 @@ def read_config(path: Path, strict: bool) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"the config {path} can't be read: {error}") from error
+        raise RunError(
+            f"the config {path} can't be read: {error}. {fix_text(path, 'config')}"
+        ) from error
     fix = fix_text(path, "config")
     if strict or path.suffix in (".yml", ".yaml"):
         try:

@@ -38,7 +38,7 @@ def read_sweep(path: Path) -> list[Trial]:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"the sweep {path} can't be read: {error}") from error
+        raise RunError(f"the sweep {path} can't be read: {error}. {fix_text(path)}") from error
     except yaml.YAMLError as error:
         raise RunError(
             f"the sweep {path} is not YAML ({yaml_error_text(error)}). {fix_text(path)}"

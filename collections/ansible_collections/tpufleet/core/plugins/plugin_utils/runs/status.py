@@ -95,7 +95,8 @@ _CAUSES = {
     ),
     CauseCode.NEXT_PASS: "the next pass continues",
     CauseCode.ANSWERS_TOO_OLD: (
-        "its workers answered {seconds:.0f} s ago, so the next pass asks them again first"
+        "the last report of its workers is {seconds:.0f} s old, so the next pass gets a "
+        "new one first"
     ),
     CauseCode.TPU_CHANGED: "its TPU is {tpu_state} now, so the next pass observes it again",
     CauseCode.RECORD_CHANGED: "its record has just changed",

@@ -128,7 +128,10 @@ class Upkeep:
         """Return why a TPU must not be deleted now; empty if it may be deleted."""
         age = self.watch.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
-            return f"its workers were asked {age:.0f} s ago, so the next pass asks them again first"
+            return (
+                f"the last report of its workers is {age:.0f} s old, so the next pass gets a "
+                "new one first"
+            )
         try:
             # Read the records again: a run may have been launched since the pass began.
             records = self.watch.store.read_all()
