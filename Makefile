@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
-# Programs in .venv come before others of the same name, whatever the PATH of the shell that calls make.
+# Let recipes find programs in .venv first, whatever PATH make was called with.
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 export PYTHONPATH := $(CURDIR)
 # Let Python write bytecode, even if the caller's environment forbids it: without bytecode, PyTorch and transformers

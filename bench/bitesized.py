@@ -29,7 +29,7 @@ sys.path.insert(0, str(PROJECT))
 TURN = 100
 TARGET = 1.4
 TORCH_FLOOR = 20
-"""Steps per second that PyTorch reaches on an idle machine; with fewer, no result counts."""
+"""Steps per second that PyTorch reaches on an idle machine; if it is slower, no result is valid."""
 
 
 def main() -> int:

@@ -108,7 +108,7 @@ class Data:
         return torch.from_numpy(tokens[starts[:, None] + np.arange(T + 1)].astype(np.int64))
 
     def batch(self, step):
-        """Return the batch of a step, drawn by the generator Philox with the key (seed, step)."""
+        """Return the batch of a step, drawn with NumPy's Philox and the key (seed, step)."""
         generator = np.random.Generator(np.random.Philox(key=[self.seed, step]))
         return self.sequences(self.train, generator.integers(len(self.train) - T, size=self.size))
 
@@ -129,7 +129,7 @@ class Trainer:
         return F.cross_entropy(logits.reshape(-1, V), sequences[:, 1:].reshape(-1))
 
     def train(self, steps):
-        """Train for some steps; return their losses."""
+        """Train for this number of steps; return their losses."""
         losses = []
         for _ in range(steps):
             loss = self.loss(self.data.batch(self.step))

@@ -6,8 +6,8 @@ Creates the config's state of step 0 (parameters and optimizer moments) on one d
 machine, and saves it twice. During each save, a new state replaces the saved one, as in training,
 and the process's memory is sampled. The printed figures are those of the second save, because the
 first one also loads Orbax's modules. The time of a NumPy copy of the state is printed as well: a
-save in the background must copy the state, so it blocks training at least as long. Exits with 1 if
-a target is missed.
+save in the background first copies the state, so it blocks training for at least that time. Exits
+with 1 if a target is missed.
 """
 
 import argparse

@@ -12,10 +12,11 @@ are scanned, and ``remat`` is ``dots``, except for 8B on v5e, where it is ``all`
 
 PYTHON is the Python of an environment with MaxText 0.2.5 and the JAX and libtpu of
 requirements/worker-tpu.lock. With PYTHON, MaxText's step is compiled too (compile_maxtext.py) and
-estimated in the same way. MaxText's step has the same model, batch, FSDP and chunks of the loss;
-``remat_policy`` is ``minimal`` or ``full``, and windowed einsum is off. Without PYTHON, the table
-shows MaxText's ranges in MAXTEXT, which were estimated earlier in the same way. Exits with 1 if an
-end of this trainer's range is lower than the same end of MaxText's range.
+estimated in the same way. It has the same model, batch and FSDP, and computes the loss in the same
+number of chunks. ``remat_policy`` is ``minimal`` (for ``dots``) or ``full`` (for ``all``), and an
+XLA flag switches windowed einsum off. Without PYTHON, the table shows the ranges in the constant
+MAXTEXT, which were estimated earlier in the same way. Exits with 1 if an end of this trainer's
+range is lower than the same end of MaxText's range.
 """
 
 from __future__ import annotations

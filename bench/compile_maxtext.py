@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "DECOUPLE_GCLOUD": "TRUE",
 }
-"""Variables with which libtpu compiles and MaxText starts without a TPU and Google Cloud."""
+"""Variables that let libtpu compile and MaxText start without a TPU and without Google Cloud."""
 
 
 def main(topology: str, to: str, *settings: str) -> None:

@@ -12,8 +12,8 @@ def counted_bytes(hook: str, *rules: str) -> Iterator[Callable[[], int]]:
     """Add nft rules during a with block; yield a function that returns the bytes counted so far.
 
     Counts the bytes of packets that the last rule matches, including headers. Rules before the last
-    one can exclude packets. ``rules`` are added to a new chain at ``hook``, nft's hook with its
-    priority, such as ``forward priority -10``.
+    one can exclude packets. ``rules`` are added to a new chain. ``hook`` says where nft calls the
+    chain, and with which priority, such as ``forward priority -10``.
     """
     table = f"tpufleet-bench-{os.getpid()}"
     lines = "\n".join(rules)

@@ -114,7 +114,7 @@ class Attempt:
                 coordinator_host="127.0.0.1",
                 placement=tuple(f"worker-{n}" for n in range(PROCESSES)),
             )
-            launch = Process(spec, process, "env", token="bench")  # noqa: S106 - no secret
+            launch = Process(spec, process, "env", token="bench")  # noqa: S106 - not a secret
             for directory in (paths.run_dir(spec.run), paths.unit_dir(spec.run), paths.home):
                 directory.mkdir(parents=True, exist_ok=True)
             code = paths.release(spec.release)
@@ -147,7 +147,7 @@ class Attempt:
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
         """Wait until ``pattern`` matches a number >= ``least`` in the log; return the number.
 
-        Exits if that takes START_SECONDS, or if a process ends.
+        Exits with an error after START_SECONDS, or if a process ends before.
         """
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:

@@ -3,12 +3,12 @@
     sudo .venv/bin/python -m bench.goodput [--minutes 20] [--seed 1] [--short] [--cloud NAME]
 
 The run has 4 workers on its own local cloud. Its checkpoints are in the bucket, and each save
-blocks training (docs/decisions/0013). A fault is injected every 60 to 120 s, in an order that the
-seed determines, and watch.yml runs every 5 s. Goodput is the time of the steps that counted,
-divided by the wall time without boot and setup of machines (create.yml and setup.yml in the watch's
-log), which are printed separately. A repeated step counts once. `--short` injects two faults on 2
-workers, to try this script; `--cloud` uses an existing cloud whose TPU `demo` has 2 workers that
-are set up. Exits with 1 if a target is missed.
+blocks training (docs/decisions/0013). watch.yml runs every 5 s. Each fault is injected 60 to 120 s
+after the run has recovered from the fault before; the seed determines these times and the order of
+the faults. Goodput is here the time spent in steps, each step counted once, divided by the wall
+time without boot and setup of machines (create.yml and setup.yml in the watch's log), which are
+printed separately. `--short` injects two faults on 2 workers, to try this script; `--cloud` uses an
+existing cloud whose TPU `demo` has 2 workers that are set up. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -38,8 +38,8 @@ GOODPUT_TARGET = 0.75
 PREEMPTED_TARGET_S = 20.0
 WATCH_EVERY_S = 5.0
 CHECKPOINT_EVERY = 10
-"""Steps between two checkpoints, two seconds of training here. 30 would give the best goodput
-(docs/recovery.md), but then up to 30 steps would be repeated after a preemption."""
+"""Steps between two checkpoints, two seconds of training here. By the formula in docs/recovery.md,
+goodput is best with 30, but then a preemption could repeat up to 30 steps."""
 
 FAULT_NAMES = (
     "KILL to one trainer",

@@ -51,7 +51,7 @@ class Fleet:
 
     @property
     def workers(self) -> int:
-        """The number of all workers."""
+        """The number of workers of all TPUs."""
         return self.tpus * self.workers_per_tpu
 
     def nodes(self, zone: str) -> list[dict[str, Any]]:
@@ -122,8 +122,8 @@ SMALL = Fleet(8, 4, ("us-central2-b",), "v4-32")
 class Cloud:
     """Scripted API that serves lists of nodes from memory, and counts the requests.
 
-    ``failures`` maps a zone to a number: so many of the next requests for the zone's first page
-    fail with HTTP 503.
+    ``failures`` maps a zone to the number of requests for the zone's first page that will fail with
+    HTTP 503 from now on.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -194,7 +194,10 @@ class Bench:
         static = _static(json.loads(first.output))
         self.static.write_text(yaml.dump(static, Dumper=yaml.CSafeDumper, sort_keys=False))
         if _sorted_listing(first) != _sorted_listing(self.list(self.static)):
-            raise SystemExit("the two listings differ, so the figures are not comparable")
+            raise SystemExit(
+                "inventory: the plugin and the static file list different hosts or variables, so a "
+                "comparison would be invalid. Fix the plugin or _static in bench/inventory.py"
+            )
 
     def list(self, inventory: Path) -> Cost:
         """Run ``ansible-inventory --list`` on an inventory."""
@@ -202,8 +205,8 @@ class Bench:
         env = {
             "HOME": str(self._home),
             "ANSIBLE_LOCAL_TEMP": str(self._home / "ansible"),
-            # Keep compiled Python modules in ``compiled``: an execution before the measurement
-            # compiles them, so the measured executions need not.
+            # Keep compiled Python modules in ``compiled``. Listings before the measurement fill it,
+            # so that the measured ones do not compile modules.
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(self._home / "compiled"),
         }

@@ -4,10 +4,10 @@
 
 The service that stores outputs (roles/run/files/store_outputs) runs with its usual priority. Each
 core has a trainer whose steps take 20 ms each. For comparison, the service is suspended (SIGSTOP)
-half of the time. Afterwards the bucket does not answer for ``--outage`` seconds, in which the
-output of an hour is written. The targets: the service costs at most 1 % of the steps per second,
-and 30 MB of memory. Exits with 1 if a target is missed. On a busy computer, the service's share
-of the CPU is more precise than the lost steps per second.
+half of the time. Afterwards the bucket does not answer for ``--outage`` seconds. During this time,
+as much output is written as a trainer writes in an hour. The targets: the service costs at most 1 %
+of the steps per second, and 30 MB of memory. Exits with 1 if a target is missed. On a busy
+computer, the service's share of the CPU is more precise than the lost steps per second.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def stored_bytes(emulator: str, prefix: str) -> int:
 
 
 def used(pid: int) -> tuple[float, float]:
-    """Return a process's CPU seconds and its greatest resident memory in MB (proc_pid_stat(5))."""
+    """Return the CPU seconds and the peak resident memory in MB of a process (proc_pid_stat(5))."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     status = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1]
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK"), int(status.split()[0]) / 1000

@@ -130,7 +130,9 @@ def wait_until(condition: Callable[[], bool]) -> float:
         if condition():
             return time.monotonic()
         time.sleep(0.2)
-    raise SystemExit(f"preemption: the recovery took more than {DEADLINE_S:.0f} s")
+    raise SystemExit(
+        f"preemption: gave up waiting after {DEADLINE_S:.0f} s. Try again on an idle machine"
+    )
 
 
 def state_of(cloud: LocalCloud) -> str:
@@ -140,7 +142,7 @@ def state_of(cloud: LocalCloud) -> str:
 
 
 def last_step(fleet: Fleet) -> int:
-    """Return the last step in the run's metrics on the TPU; 0 if there are none."""
+    """Return the last step in the run's metrics on the leader; 0 if it has no metrics yet."""
     try:
         return fleet.metrics("cut")[-1]["step"]
     except (OSError, ValueError, IndexError):

@@ -109,10 +109,10 @@ def best(costs: Iterable[tuple[float, int]]) -> tuple[float, int]:
 def write_tree(code: Path) -> None:
     """Write a tree of FILES files; half of each file is random and thus incompressible.
 
-    Every tree has new random content, because an existing cloud still has the releases of earlier
-    trees.
+    Every tree has new random content, so that push.yml must send it even if an existing cloud has
+    the releases of earlier trees.
     """
-    chance = random.Random()  # noqa: S311 - no secret
+    chance = random.Random()  # noqa: S311 - not for secrets
     for number in range(FILES):
         file = code / f"d{number % 50}" / f"f{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,10 @@
     python -m bench.ready_image DIRECTORY                                (as root; takes minutes)
     TPUFLEET_LOCALCLOUD_DIR=DIRECTORY python -m bench.launch --workers 128
 
-Setup of 32 bare workers takes seven minutes on two cores, mostly to copy one environment to all.
-With this directory, other benchmarks need not wait for that. This program sets one worker up and
-makes its disk the image of all machines. Benchmarks still run setup.yml on each machine, because
-each worker has its own setup stamp, key and list of allowed addresses.
+Setup of 32 bare workers takes seven minutes on two cores; most of that time, it copies the Python
+environment to every worker. With this directory, other benchmarks skip these copies. This program
+sets one worker up and makes its disk the image of all machines. Benchmarks still run setup.yml on
+each machine, because each worker has its own setup stamp, key and list of allowed addresses.
 """
 
 import argparse

@@ -35,7 +35,10 @@ def first_step(directory: Path, config: Path) -> float:
     finally:
         attempt.kill()
     if codes != [75]:
-        raise SystemExit(f"relaunch: the process ended with {codes}:\n{attempt.logs()}")
+        raise SystemExit(
+            f"relaunch: expected exit code 75 (saved) after SIGTERM, but the trainer exited with "
+            f"{codes[0]}. See its log:\n{attempt.logs()}"
+        )
     return seconds
 
 

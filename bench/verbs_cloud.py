@@ -25,8 +25,8 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 class VerbsCloud:
     """A local cloud with one TPU, used by playbooks and, for comparison, by plain ssh.
 
-    ``name`` is the cloud's name, ``scratch`` a directory for temporary files. ``delayed`` calls use
-    ssh connections whose round trips take DELAY_MS longer.
+    ``name`` is the cloud's name, ``scratch`` a directory for temporary files. With ``delayed``,
+    methods use ssh connections whose round trips take DELAY_MS longer.
     """
 
     def __init__(self, name: str, scratch: Path) -> None:
@@ -72,7 +72,7 @@ class VerbsCloud:
         """Run ``program`` (``ssh`` or ``scp``) for all workers in parallel.
 
         In ``arguments``, ``@`` is replaced by the worker's name. With ``delayed``, the round trips
-        to the workers take DELAY_MS longer. Exits if a program fails.
+        to the workers take DELAY_MS longer. Exits with an error if ssh or scp fails for a worker.
         """
         options = ["-F", str(self.ssh_config), "-o", "ControlMaster=no", "-o", "ControlPath=none"]
         if delayed:

@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parent / "reference/config.md"
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Write the page before Sphinx reads any (sphinx-doc.org, extension API)."""
+    """Register a hook by which Sphinx writes the page before it reads the sources."""
     app.connect("config-inited", lambda *_: write_page())
     return {"parallel_read_safe": True}
 

@@ -28,7 +28,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Write the pages before Sphinx reads any (sphinx-doc.org, extension API)."""
+    """Register a hook by which Sphinx writes the pages before it reads the sources."""
     app.connect("config-inited", lambda *_: write_pages(ROOT / "docs" / "reference"))
     return {"parallel_read_safe": True}
 
@@ -117,7 +117,7 @@ def plugins_page(kind: str, plugins: Mapping[str, Mapping[str, Any]]) -> str:
 def plugin_part(name: str, plugin: Mapping[str, Any], inherited: Collection[str]) -> str:
     """Return the Markdown of a plugin: description, options, examples and return values.
 
-    ``inherited`` are the options that the pages of ansible-core document.
+    ``inherited`` has the names of options to leave out, because ansible-core documents them.
     """
     doc = plugin["doc"]
     own = {k: v for k, v in (doc.get("options") or {}).items() if k not in inherited}
@@ -133,13 +133,17 @@ def plugin_part(name: str, plugin: Mapping[str, Any], inherited: Collection[str]
 
 
 def table(options: Options, defaults: Mapping[str, Any], within: str = "") -> str:
-    """Return a table of options, each followed by its suboptions."""
+    """Return a Markdown table of options, each followed by its suboptions.
+
+    ``defaults`` has default values that take precedence over those in ``options``. ``within`` is
+    the prefix of the options' names, such as ``data_disks.``.
+    """
     rows = list(_rows(options, defaults, within))
     return "\n".join(["| name | type | description |", "|---|---|---|", *rows])
 
 
 def text(paragraph: str) -> str:
-    """Return Ansible's markup as Markdown (docs.ansible.com, "Ansible markup")."""
+    """Convert Ansible markup to Markdown (docs.ansible.com, "Ansible markup")."""
     marked = md.to_md(parse(paragraph, Context()))
     coded = re.sub(r"<code>(.*?)</code>", lambda m: f"`{_plain(m[1])}`", marked)
     within_words = re.sub(r"(?<=\w)\\_(?=\w)", "_", coded)
@@ -166,7 +170,10 @@ def _rows(options: Options, defaults: Mapping[str, Any], within: str) -> Iterato
 
 
 def _apart(parts: Sequence[str], name: str) -> Iterator[str]:
-    """Make the headings of a page unique, so that links to them work."""
+    """Yield the parts of a plugin's page, with the plugin's name added to their headings.
+
+    Headings such as "Options" occur for each plugin of a page. Links need unique headings.
+    """
     for part in parts:
         yield f"{part} of {name}" if part.startswith("### ") and "\n" not in part else part
 

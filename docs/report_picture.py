@@ -17,7 +17,8 @@ sys.path.insert(0, str(DOCS.parent))
 from harness.browser import browser, installed  # noqa: E402
 
 WIDTH, HEIGHT = 480, 900
-#: Opens the run, scrolls to it and waits until it is drawn. Returns whether there is such a run.
+# JavaScript that opens the run named %s, scrolls to it and waits until it is drawn. Its value is
+# whether the report has this run.
 SHOW = """
     (async (name) => {
         const found = [...document.querySelectorAll('.run')].find(

@@ -3,9 +3,10 @@
 Usage, with this file as train.py in the image: python train.py CHECKPOINTS [DEVICE]
 
 CHECKPOINTS is a directory that all workers share, such as /mnt/shared/checkpoints/RUN, not gs://.
-The trainer keeps the file DEVICE open, such as /dev/accel0, as a real trainer keeps a TPU open. It
-prints the text of the file ``who`` and the value of the environment variable FROM_IMAGE. Only the
-image has both, so this shows that the trainer runs in the image.
+The trainer keeps the device file DEVICE, such as /dev/accel0, open until it exits, as a real
+trainer does with a TPU. It prints the text of the file ``who`` in the working directory and the
+value of the environment variable FROM_IMAGE. Only the image has both, so the output shows that the
+trainer runs in the image.
 """
 
 import json

@@ -33,7 +33,7 @@ def curves(
     A curve is a list of (step, value). ``begin`` and ``end`` are the times of the first and the
     last step in unix seconds, and ``seed`` selects the random numbers.
     """
-    rng = random.Random(seed)  # noqa: S311 - no secret
+    rng = random.Random(seed)  # noqa: S311 - not for secrets
     rate = 1.1e6  # tokens per second
     floor, interval = 2.2 + rng.random() * 0.5, steps / points
     xs = [interval * (number + 0.5) for number in range(points)]
