@@ -19,8 +19,8 @@ def machine_links(cloud: LocalCloud) -> list[str]:
 def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
     """Send at most ``megabits`` per second through each of the network devices (tc-tbf(8)).
 
-    The other direction is not limited. Devices of machines that no longer exist are skipped. Raises
-    OSError if none exists.
+    The other direction is not limited. Devices that no longer exist are skipped, because their
+    machines are gone. Raises OSError if none of the devices exists.
     """
     rate = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
     for device in devices:
@@ -29,7 +29,9 @@ def limit_bandwidth(devices: Sequence[str], megabits: int) -> None:
         if Path("/sys/class/net", device).exists():
             result.check_returncode()
     if not any(Path("/sys/class/net", device).exists() for device in devices):
-        raise OSError(f"none of these network devices exists: {', '.join(devices)}")
+        raise OSError(
+            f"none of these network devices exists: {', '.join(devices)}. To list them: ip link"
+        )
 
 
 def remove_limits(devices: Sequence[str]) -> None:

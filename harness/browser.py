@@ -121,8 +121,9 @@ def browser(program: str) -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser_input, our_output = os.pipe()
         our_input, browser_output = os.pipe()
-        # The pipes may have descriptors 3 and 4, which the DUP2 actions below overwrite. Therefore,
-        # duplicate the browser's ends to descriptors from 10 on, and pass those on.
+        # The browser expects its ends of the pipes at descriptors 3 and 4, where the DUP2 actions
+        # below put them. Move both ends to 10 or higher first: if os.pipe() had chosen 3 or 4 for
+        # one of them, the first DUP2 could overwrite the other end.
         browser_ends = [
             fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
             for descriptor in (browser_input, browser_output)

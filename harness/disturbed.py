@@ -27,9 +27,9 @@ PAUSE_S = 10.0
 class Losses:
     """All losses that the leader of a run has ever logged, even if its machine was replaced.
 
-    ``by_step`` has the loss and ``finished_at`` the time of each step. ``repeated`` is how often a
-    step was computed again, and ``differing`` lists the steps whose repetition gave another loss.
-    ``machines`` is the local cloud's directory of machines.
+    ``by_step`` maps each step to its loss, ``finished_at`` to the time when it last ended.
+    ``repeated`` is the total number of repeated steps, and ``differing`` lists the steps that gave
+    another loss when they were repeated. ``machines`` is the local cloud's directory of machines.
     """
 
     def __init__(self, machines: Path, run: str) -> None:
@@ -121,8 +121,9 @@ class DisturbedRun:
     def signal_trainer(self, number: str, *workers: str) -> None:
         """Send a signal to all processes of the run's unit on the named workers, at the same time.
 
-        ``number`` is the signal's name, such as KILL. When one worker's trainer ends, all trainers
-        of the run end. A unit may therefore end before it gets the signal; this is no error.
+        ``number`` is the signal's name, such as KILL. With several workers, it is no error if a
+        unit has ended before it gets the signal: when the signal has ended the trainer of one
+        worker, the others end, too.
         """
         unit = f"tpufleet-run@{self.run}.service"
         kill = ["systemctl", "kill", f"--signal={number}", unit]

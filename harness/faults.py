@@ -64,7 +64,8 @@ def _suspend_all_between_uploads(run: DisturbedRun) -> None:
         else:
             return
     raise AssertionError(
-        "suspended all trainers 5 times, but each time an upload blocked the bucket"
+        "suspended all trainers 5 times, but each time an upload blocked the bucket. "
+        "Run the test again"
     )
 
 
@@ -139,7 +140,7 @@ def _bucket_gone(run: DisturbedRun) -> None:
 
 
 def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
-    """Return a function that cuts a worker off just before a playbook relaunches the run.
+    """Return a fault: a worker loses its network while a playbook launches the run again.
 
     ``playbook`` is playbooks/watch.yml or playbooks/restart.yml.
     """
@@ -239,15 +240,15 @@ def _truncated(run: DisturbedRun) -> None:
 
 
 def _damaged_objects(run: DisturbedRun) -> set[tuple[str, str]]:
-    """Return name and generation of each object in the run's damaged checkpoints."""
+    """Return name and generation of each object in the checkpoints renamed to STEP.damaged."""
     objects = run.objects(f"checkpoints/{run.run}/")
     return {(item["name"], item["generation"]) for item in objects if ".damaged/" in item["name"]}
 
 
 def _not_shared(run: DisturbedRun) -> None:
-    """Check that a run whose checkpoints the workers do not share can't be launched.
+    """Check that train.yml refuses a second run whose checkpoint directory is not shared.
 
-    During the check, ``run`` is stopped.
+    Stops ``run`` before the check, so that the TPU is free, and restarts it afterwards.
     """
     code = run.log.with_name("code-not-shared")
     code.mkdir(exist_ok=True)

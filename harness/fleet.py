@@ -116,7 +116,7 @@ class Fleet:
         return self.must_run("ansible", worker, *options).partition(">>\n")[2]
 
     def module(self, worker: str, module: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a module as root on a worker and return its result; it must succeed."""
+        """Run an Ansible module as root on a worker and return its result; it must succeed."""
         arguments = ("-b", "-m", module, "-a", json.dumps(options))
         result = self._run(
             "ansible", worker, *arguments, variables={"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
@@ -130,7 +130,7 @@ class Fleet:
         return (root / path.lstrip("/")).read_text()
 
     def log(self, run: str, worker: int = 0) -> str:
-        """Return the log of a run's last attempt on a worker; "" if log or worker is missing."""
+        """Return the log of a run's last attempt on a worker; "" if there is no such file."""
         try:
             text = self.read(worker, f"/var/lib/tpufleet/runs/{run}/log")
         except (OSError, ValueError):
@@ -188,7 +188,8 @@ class Fleet:
 def fleet_set_up(cloud_name: str, inventory: Path, **options: Any) -> Iterator[Fleet]:
     """Create the TPUs of an inventory on a local cloud, set them up, and yield the fleet.
 
-    ``cloud_name`` and ``options`` are the arguments of ``own_cloud``.
+    ``cloud_name`` and ``options`` are the arguments of ``own_or_existing_cloud``. A new cloud is
+    removed at the end.
     """
     with own_or_existing_cloud(cloud_name, **options) as cloud:
         fleet = Fleet(cloud, inventory)

@@ -10,7 +10,7 @@ from localcloud.choices import Options
 from localcloud.local_cloud import LocalCloud
 
 EXISTING = os.environ.get("TPUFLEET_TEST_CLOUD", "")
-"""Name of an existing cloud that tests use and leave up. If empty, each file starts a new cloud."""
+"""Name of an existing cloud that tests use and do not remove; if empty, each file starts one."""
 
 
 @contextmanager

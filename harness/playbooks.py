@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from localcloud.local_cloud import PROJECT_ROOT as ROOT
 
-#: The labels of TPUs that belong to the inventory's fleet.
+# The labels of TPUs that belong to the inventory's fleet.
 OURS = {LABEL: DEFAULT_FLEET_NAME}
 
 

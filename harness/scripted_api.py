@@ -65,11 +65,12 @@ def _private_key() -> str:
 
 
 class ScriptedApi:
-    """A server that returns scripted responses and records the requests in ``asked``.
+    """A server that returns scripted responses.
 
     The server sends the responses in ``script`` in order or, if ``handler`` is set, the result of
-    calling this function with the request. ``tokens`` counts the requests for an access token. The
-    constructor writes the key file of a service account to ``directory``.
+    calling this function with the request. The list ``asked`` has the requests so far, except those
+    for an access token, which ``tokens`` counts. The constructor writes a service account's key
+    file to ``directory``; clients that use it request their access tokens from this server.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -163,7 +164,7 @@ class ScriptedApi:
 
 @contextmanager
 def serving(directory: Path) -> Iterator[ScriptedApi]:
-    """Serve a scripted API until the block ends; ``directory`` gets a key file for it."""
+    """Serve a scripted API during the ``with`` block; write its key file to ``directory``."""
     api = ScriptedApi(directory)
     api.serve()
     try:

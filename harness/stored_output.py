@@ -65,8 +65,8 @@ def attempt(
 ) -> dict[str, bytes]:
     """Return the stored objects of one process of an attempt, by name.
 
-    ``end`` is a value of EXITS, or None if it is unknown how the attempt ended. ``size`` is the
-    maximum size of a segment of ``log`` or ``metrics`` in bytes.
+    ``end`` is how the process ended: one of the values of EXITS above, or None if this is unknown.
+    ``size`` is the maximum size of a segment of ``log`` or ``metrics`` in bytes.
     """
     start = {
         "run": run,

@@ -46,13 +46,14 @@ class Attempt:
     Args:
         directory: the directory of the attempt's files.
         config: the config file.
-        overrides: settings that override the config, by process.
-        compile_cache: XLA's compile cache, which the processes share.
-        own_checkpoints: the process that uses its run directory for checkpoints, not the shared
-            directory; None for no process.
+        overrides: settings (``key=value``) that override the config; maps the index of a process to
+            its list of settings.
+        compile_cache: JAX's compile cache, which the processes share.
+        own_checkpoints: the index of a process that does not share the checkpoints, but has them in
+            its run directory; None if all share them.
         processes: the number of processes.
-        environment: variables that are added to those of each process.
-        program: the module that each process runs, and the arguments before the config.
+        environment: environment variables for all processes.
+        program: the arguments of ``python -m`` before the config: a module, then its arguments.
     """
 
     def __init__(
@@ -153,7 +154,8 @@ def train_here(cfg: Config, directory: Path) -> int:
     contract = Contract("alone", directory, directory / "checkpoints")
     check_writable(contract)
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    # hang_after must be 0: after an exception, the watchdog would end this process.
+    # cfg.hang_after must be 0 (no watchdog): after an exception in train(), the watchdog would still
+    # wait for the next step, and then end this process.
     return Run(cfg, contract, corpus, Heartbeat(directory, cfg.steps)).train()
 
 

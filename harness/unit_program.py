@@ -1,4 +1,4 @@
-"""The programs of runs on workers (roles/run/files), for tests of them."""
+"""Access for tests to the programs that run on workers (roles/run/files)."""
 
 import importlib.machinery
 import importlib.util
@@ -26,11 +26,12 @@ def load_program(name: str) -> ModuleType:
 def unit_program(
     directory: Path, spec: LaunchSpec, process_id: int = 0, python_env: str = "e", launch: str = ""
 ) -> tuple[list[str], dict[str, str]]:
-    """Create the files of the run ``mine`` in ``directory``; return its unit's command and env.
+    """Create the files of the run ``mine`` in ``directory``, as a launch does on a worker.
 
-    The unit runs the program ``attempt``. ``launch`` is the content of the run's launch.json. If
-    ``launch`` is empty, the content is made from ``spec``, ``process_id`` and ``python_env``, the
-    name of the process's environment.
+    ``python_env`` is the name of the Python environment. ``launch`` is the content of the run's
+    launch.json; if it is empty, the file describes a launch by ``spec``, ``process_id`` and
+    ``python_env``. Returns the command and the environment variables of the run's unit, which runs
+    the program ``attempt``.
     """
     for folder in ("etc/runs/mine", "run", "bin", f"releases/{spec.release}"):
         (directory / folder).mkdir(parents=True)
