@@ -154,8 +154,8 @@ def train_here(cfg: Config, directory: Path) -> int:
     contract = Contract("alone", directory, directory / "checkpoints")
     check_writable(contract)
     corpus = Corpus(prepare_all(cfg.data), cfg)
-    # cfg.hang_after must be 0 (no watchdog): after an exception in train(), the watchdog would still
-    # wait for the next step, and then end this process.
+    # cfg.hang_after must be 0 (no watchdog): after an exception in train(), the watchdog would wait
+    # in vain for the next step, and then end this process.
     return Run(cfg, contract, corpus, Heartbeat(directory, cfg.steps)).train()
 
 

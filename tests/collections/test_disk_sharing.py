@@ -279,8 +279,8 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
 @pytest.mark.parametrize(
     ("has_disk", "has_device", "reason"),
     [
-        (True, False, "has the disk corpus, but this worker has no"),
-        (False, True, "does not have the disk corpus, so this worker's"),
+        (True, False, "attached to demo-w0, but there is no"),
+        (False, True, "not attached to demo-w0, so"),
     ],
 )
 def test_a_device_that_is_not_the_disk_stops_the_filling(
@@ -294,7 +294,7 @@ def test_a_device_that_is_not_the_disk_stops_the_filling(
     if has_device:
         device.touch()
     result = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
-    assert f"TPU demo {reason} {device}" in flat(result)
+    assert f"the disk corpus is {reason} {device}" in flat(result)
     assert attached(local_api) == before
 
 

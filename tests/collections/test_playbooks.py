@@ -187,9 +187,7 @@ def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environ
     assert "no_proxy=10.0.0.0/8" in table.read_text()
     assert "ODD" not in table.read_text()
     assert "secret" not in table.read_text() + flat(result)
-    assert "could read the user or password in their values: HTTPS_PROXY, http_proxy." in flat(
-        result
-    )
+    assert "left out of the timer: HTTPS_PROXY, http_proxy." in flat(result)
 
 
 def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):

@@ -59,4 +59,4 @@ def test_a_user_with_an_invalid_or_repeated_name_or_no_valid_public_key_is_refus
     result = run_tasks(tmp_path, [check], vars=variables, vars_files=[role_variables])
 
     assert result.returncode != 0
-    assert f"users_accounts: {names[0]} is not a valid user name, is listed more" in flat(result)
+    assert f"users_accounts: {names[0]}: expected a name of at most 31 lower-case" in flat(result)

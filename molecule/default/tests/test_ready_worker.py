@@ -15,7 +15,7 @@ def test_the_trainers_user_has_a_fixed_id_and_cannot_log_in(host):
 
 
 def test_the_hostname_resolves_to_the_address_that_other_workers_use(host):
-    """gloo tells its peers the address to which the hostname resolves."""
+    """Gloo, which connects JAX processes on CPUs, gives this address to the other processes."""
     name = host.check_output("hostname")
     address = host.check_output(f"getent ahostsv4 {name}").split()[0]
     assert not address.startswith("127.")

@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 verb, coordinator, number, checkpoint = sys.argv[1:]
 jax.distributed.initialize(coordinator, 2, int(number))
 whole = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
-# jax.make_mesh would treat two hosts without an accelerator as two slices.
+# Do not use jax.make_mesh, because it would treat two hosts without an accelerator as two slices.
 halves = NamedSharding(Mesh(jax.devices(), ("process",)), PartitionSpec("process"))
 if verb == "save":
     array = jax.make_array_from_callback(whole.shape, halves, lambda index: whole[index])

@@ -15,7 +15,7 @@ AS_TRAINER = "sudo setpriv --reuid=64042 --regid=64042 --clear-groups timeout 90
 
 @pytest.fixture(scope="module")
 def packages(server, tmp_path_factory) -> str:
-    """Install JAX and Orbax on the share, in the locked versions, for the machines' Python."""
+    """Install the locked versions of JAX and Orbax on the share, for the Python of the machines."""
     scratch = tmp_path_factory.mktemp("site")
     python = server.check_output("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
     subprocess.run(

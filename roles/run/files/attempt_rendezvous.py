@@ -94,7 +94,9 @@ class Rendezvous:
                 listener.bind(self.address)
             except OSError as error:
                 raise RendezvousError(
-                    "cannot listen on {}:{}: {}".format(*self.address, error.strerror)
+                    "{} cannot listen on {}:{}: {}. The next attempt uses another port".format(
+                        self.name(0), *self.address, error.strerror
+                    )
                 ) from error
             listener.listen(self.count + MAX_UNVERIFIED)
             arrived, unverified = {}, {}
@@ -258,8 +260,8 @@ class Rendezvous:
             raise NotSharedError(
                 f"{self.checkpoints} is not the same directory on {', '.join(not_shared[:3])}"
                 f"{more} as on {self.name(0)}, so a resumed run would lose its checkpoints. Use a "
-                "bucket (-e bucket=gs://BUCKET), NFS (mounts) or a TPU of one worker; "
-                "-e volatile_checkpoints=true if losing them is fine"
+                "bucket (-e bucket=gs://BUCKET), NFS (mounts) or a TPU of one worker. If the "
+                "checkpoints may be lost, set -e volatile_checkpoints=true"
             )
 
     def collect(self, arrived, deadline):
@@ -307,7 +309,7 @@ class Rendezvous:
             reason = "connection closed"
             time.sleep(0.2)
         raise RendezvousError(
-            "{} ({}:{}) did not arrive: {}".format(self.name(0), *self.address, reason)
+            "cannot connect to {} ({}:{}): {}".format(self.name(0), *self.address, reason)
         )
 
     def authenticate(self, leader):

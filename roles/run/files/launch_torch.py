@@ -32,7 +32,10 @@ class Placement(NamedTuple):
         workers = int(environ["TPUFLEET_NUM_PROCESSES"])
         worker = int(environ["TPUFLEET_PROCESS_ID"])
         if not host or not 0 <= worker < workers:
-            raise ValueError("no host in TPUFLEET_COORDINATOR, or an invalid TPUFLEET_PROCESS_ID")
+            raise ValueError(
+                "TPUFLEET_COORDINATOR has no host, or TPUFLEET_PROCESS_ID is not between 0 and "
+                "TPUFLEET_NUM_PROCESSES - 1"
+            )
         return cls(host.strip("[]"), int(port), workers, worker)
 
 

@@ -1,4 +1,4 @@
-"""Environment variables that the ranks of TorchTPU (torch_tpu) need, the same on all workers.
+"""Environment variables that TorchTPU (torch_tpu) needs; they are equal on all workers of a run.
 
 TorchTPU itself can set them only on Kubernetes and on a single host (torch.tpu.distributed,
 set_tpu_launch_env). This module reads them from the TPU VM's metadata server.
