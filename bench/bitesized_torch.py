@@ -1,8 +1,9 @@
 """The bitesizedGPT workshop's model in PyTorch, for bitesized.py: needs only torch and NumPy.
 
-Each line of the standard input is a number of steps. For each line, the program trains that many
-steps and prints a line of JSON with the losses and seconds. The initial parameters come from this
-project's trainer.
+The program first chooses the fastest implementation and prints its name. Then it reads lines from
+standard input, each with a number of steps. For each line, it trains that many steps, evaluates,
+completes a prompt, and prints the losses and the seconds. Every line of output is JSON. The initial
+parameters come from this project's trainer.
 """
 
 import copy
