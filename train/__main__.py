@@ -90,7 +90,7 @@ def _run(job: Job) -> int:
     heartbeat = contract.Heartbeat(job.contract.run_dir, cfg.steps)
     try:
         # Preparing data, or waiting for the process that prepares it, may take hours. Renew the
-        # heartbeat meanwhile, because the watch regards a process with an old one as hanging.
+        # heartbeat meanwhile: the watch assumes that a process hangs if its heartbeat is old.
         with repeated(lambda: heartbeat.write("starting"), contract.STARTING_SECONDS):
             with _cleaning_up_at_sigterm():
                 corpus = Corpus(prepared(cfg.data, job.contract), cfg)

@@ -26,7 +26,8 @@ REFUSED = (
 REFUSED_STATUS = (400, 401, 403, 404)
 
 STALE_SECONDS = 60
-"""Age from which a temporary directory that no process has locked belongs to a killed process."""
+"""Age from which an unlocked temporary directory counts as left by a killed process. The creator of
+a newer one may not have locked it yet."""
 
 
 class UnavailableError(Exception):
@@ -115,8 +116,8 @@ def repeated(write: Callable[[], None], seconds: float) -> Iterator[None]:
 def new_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory, and rename it to ``path`` at the end of the ``with`` block.
 
-    If another process has created ``path`` by then, that directory stays. After an error, nothing
-    of the temporary directory stays. After a kill, it stays until the next call on this host.
+    If another process has created ``path`` by then, that directory stays. After an error, the
+    temporary directory is removed. After a kill, it stays until a later call on this host.
     """
     prefix = f".partial-{socket.gethostname()}-"
     for stale in path.parent.glob(f"{prefix}*"):
@@ -159,8 +160,8 @@ def _locked(directory: Path) -> Iterator[bool]:
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Check that a directory, which is created if missing, or gs://bucket/prefix is writable.
 
-    Raises the error that ``failure`` returns. Its message begins with ``key``, a key of the
-    config, if given; then comes the location.
+    Raises the error that ``failure`` returns. Its message begins with the location, or with ``key``
+    (a key of the config) and the location.
     """
     try:
         if isinstance(location, Path):

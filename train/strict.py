@@ -34,7 +34,7 @@ class Bound:
         return self.minimum <= value <= self.maximum and not (self.above and value == self.minimum)
 
     def __str__(self) -> str:
-        low = f"above {self.minimum}" if self.above else f"at least {self.minimum}"
+        low = f"above {self.minimum}" if self.above else f"of at least {self.minimum}"
         return low if self.maximum == math.inf else f"{low} and at most {self.maximum}"
 
 
@@ -160,7 +160,7 @@ def _value(hint: Any, value: Any, label: str) -> Any:
 
 
 def allowed_text(hint: Any) -> str:
-    """Return which values the annotation ``hint`` allows, such as "a whole number at least 1"."""
+    """Return the values that the annotation ``hint`` allows: "a whole number of at least 1"."""
     hint, bound, optional = _read_hint(hint)
     if typing.get_origin(hint) is Literal:
         return " or ".join(typing.get_args(hint))

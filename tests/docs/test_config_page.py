@@ -8,7 +8,7 @@ from docs import config_page
 @pytest.mark.parametrize(
     "row",
     [
-        "| `batch` | a whole number at least 1 | Sequences per step, over all processes. "
+        "| `batch` | a whole number of at least 1 | Sequences per step, over all processes. "
         "(default `16`) |",
         "| `model.norm` | layer or rms | (default `layer`) |",
         "| `model.rotary.theta` | a number above 0 | Base of the wavelengths, which are from "

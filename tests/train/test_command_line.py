@@ -48,7 +48,7 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
         2,
     ),
     "data.tokenizer: must be ascii, bytes": (["{config}", "data.tokenizer=nowhere.json"], {}, 2),
-    "model.vocabulary: must be at least the corpus": (["{config}", "model.vocabulary=64"], {}, 2),
+    "model.vocabulary: must be at least 128": (["{config}", "model.vocabulary=64"], {}, 2),
     "data.directory: /dev/null/d: cannot be": (["{config}", "data.directory=/dev/null/d"], {}, 2),
     "/dev/null/r: cannot be written": (["{config}"], {"TPUFLEET_RUN_DIR": "/dev/null/r"}, 2),
     "train: the corpus shakespeare: uv cannot install it: no route": (

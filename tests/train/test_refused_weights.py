@@ -36,7 +36,7 @@ def test_plain_parameters_that_another_program_wrote_are_checked_by_shape(tmp_pa
     arrays = load_file(weights.export(tmp_path, drawn(cfg), cfg, "plain"))
     save_file(arrays, tmp_path / "other.safetensors")
     weights.check(config(tmp_path / "other.safetensors", model=MODERN))
-    with pytest.raises(ConfigError, match=r"l_down_fd is 2 x 64 x 16, but .* needs 3 x 64 x 16$"):
+    with pytest.raises(ConfigError, match=r"l_down_fd is 2 x 64 x 16, but .* needs 3 x 64 x 16\."):
         weights.check(config(tmp_path / "other.safetensors", model=MODERN | {"layers": 3}))
 
 
@@ -135,7 +135,7 @@ def llama(directory: Path, **changes: object) -> Path:
         ),
         (
             {"rope_scaling": SCALED | {"factor": None}},
-            "model.rotary.factor: must be a number at least 1, not NoneType",
+            "model.rotary.factor: must be a number of at least 1, not NoneType",
         ),
         (
             {"rope_scaling": SCALED, "rope_parameters": {"rope_theta": 7.0}},
@@ -149,7 +149,10 @@ def llama(directory: Path, **changes: object) -> Path:
         ({"quantization_config": {"bits": 4}}, 'quantization_config={"bits": 4} is not supported'),
         ({"layer_types": ["sliding_attention"] * 2}, 'layer_types="sliding_attention" is not'),
         ({"layer_types": 7}, "layer_types=7 is not supported"),
-        ({"num_attention_heads": None}, "model.heads: must be a whole number at least 1, not None"),
+        (
+            {"num_attention_heads": None},
+            "model.heads: must be a whole number of at least 1, not None",
+        ),
         (
             {"num_hidden_layers": 3, "rope_theta": 5e5, "rope_scaling": None},
             "is of another model. Set in the config: model.layers=3 model.rotary.theta=500000.0 "

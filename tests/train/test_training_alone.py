@@ -145,7 +145,7 @@ def test_a_run_killed_before_its_sample_generates_it_at_the_next_start(finished:
 def test_a_checkpoint_of_another_model_is_refused(
     finished: Path, make_config: Callable[..., Config]
 ):
-    with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 1 there and 2 here"):
+    with pytest.raises(ConfigError, match=r"/40: .*: model\.layers is 1 there, but 2 in this"):
         train_here(make_config(model={"layers": 2}), finished)
 
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(
     finished: Path, make_config: Callable[..., Config], tmp_path: Path
 ):
     (tmp_path / "other.txt").write_text("all the world's a stage\n" * 100)
-    with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w{12} there and \w{12} here"):
+    with pytest.raises(ConfigError, match=r"/40: .*: corpus is \w{12} there, but \w{12} in"):
         train_here(make_config(data={"text": str(tmp_path / "other.txt")}), finished)
 
 

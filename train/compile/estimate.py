@@ -11,9 +11,9 @@ The figures are of three kinds, from the most to the least reliable:
    peak, gathers and scatters run at memory bandwidth, and collectives at the bandwidth of the links
    of the worst-connected chip.
 
-Therefore the time of a step is a range. Matmuls count with the compiler's cycles. All other fusions
-count with the time that the memory bandwidth allows (low) or with the compiler's cycles (high).
-Overlapped collectives count only where they take longer than all computation.
+Therefore the time of a step is a range. The time of matmuls is the compiler's estimate. All other
+fusions take the time that the memory bandwidth allows (low) or the compiler's estimate (high).
+Overlapped collectives add time only if they take longer than all computation.
 
 MaxText publishes the MFU of its configurations: 61.1 % for 16B on v5e-256, where the estimate is
 54.7 to 57.8 %, and 71.5 % for 32B on v5p-128, where the estimate is 65.0 to 71.7 %. Use estimates
@@ -40,7 +40,8 @@ class Transfer(NamedTuple):
 
     kind: str
     network: Literal["ICI", "DCN"]
-    """ICI (inter-chip interconnect) connects a slice's chips, DCN (data center network) slices."""
+    """ICI (inter-chip interconnect) connects the chips of a slice; DCN (data center network)
+    connects slices."""
     is_overlapped: bool
     """Whether computation continues while the collective runs."""
     is_in_loop: bool
@@ -71,12 +72,12 @@ class StepTime:
 
     @property
     def low(self) -> float:
-        """Low estimate in seconds: fusions without matmuls run at the full memory bandwidth."""
+        """Low estimate in seconds: fusions without matmuls reach the memory bandwidth."""
         return self._total(self.other_low)
 
     @property
     def high(self) -> float:
-        """High estimate in seconds: fusions without matmuls take the compiler's cycles."""
+        """High estimate in seconds: fusions without matmuls take the compiler's estimate."""
         return self._total(self.other_high)
 
     def _total(self, other: float) -> float:
@@ -174,7 +175,7 @@ class _Walk:
             elif opcode == "custom-call":
                 self._kernel(instruction, computation, times)
             elif opcode in ("copy-start", "slice-start"):
-                continue  # asynchronous copies overlap with computation
+                continue  # they take no time of their own: they overlap with computation
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
                     instruction, instruction, times, is_in_loop, counted_channels
@@ -225,8 +226,8 @@ class _Walk:
         """Add the collectives in the fusion ``instruction``; return whether it has any.
 
         ``caller`` is the outermost fusion that contains ``instruction``, and runs ``times`` times.
-        A collective whose channel is in ``counted_channels`` is skipped, because the total includes
-        it; other channels are added to the set.
+        ``counted_channels`` are the channels of collectives that are in the total already: these
+        collectives are skipped. The channels of all others are added to the set.
         """
         body, has_collective = self._module.computations.get(instruction.called, {}), False
         is_async = "async" in caller.name or "async" in instruction.called
@@ -258,7 +259,7 @@ class _Walk:
         is_in_loop: bool,
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
-        if instruction.opcode.endswith("-start"):  # it also returns its operands
+        if instruction.opcode.endswith("-start"):  # its result also contains its operands
             names = [name for name in instruction.operands if name in computation]
             operands = sum(computation[name].size() for name in names)
             size = max(size - operands, size // 2)

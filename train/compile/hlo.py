@@ -96,7 +96,7 @@ def parse(text: str) -> Module:
 
 
 def _joined_lines(text: str) -> list[str]:
-    """Return the lines, with each instruction on one: attributes of kernels contain line breaks."""
+    """Return the lines of a program, after joining instructions that extend over several lines."""
     lines: list[str] = []
     for line in text.splitlines():
         begins = re.match(r"\s+(ROOT )?%[\w.\-]+ = |(ENTRY )?%[\w.\-]+ ?\(|\}\s*$", line)

@@ -26,9 +26,9 @@ class Program:
     slices: int
     hlo: str
     memory: tuple[int, int, int]
-    """Bytes per chip: the arguments (parameters, optimizer state and batches), what is temporary
-    (activations, gradients and gathered parameters), and the program itself. Results need no
-    memory, because the new state replaces the old one."""
+    """Bytes per chip of the arguments (parameters, optimizer state and batches), of temporary
+    arrays (activations, gradients and gathered parameters), and of the program itself. Results need
+    no memory, because the new state replaces the old one."""
     compile_seconds: float
 
     @property
@@ -40,9 +40,9 @@ class Program:
 def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     """Compile the training step of ``cfg`` for ``count`` slices, each like ``slice_``.
 
-    Raises ConfigError if the config does not fit the slices: its batch or ``compute.fsdp`` does not
-    divide evenly, or the compiler refuses the step, for example because it needs more memory than a
-    chip has. Call ``slices.prepare_environment`` before JAX is imported.
+    Raises ConfigError if the batch does not divide evenly over the chips, if ``compute.fsdp`` does
+    not divide the chips of a slice, or if the compiler refuses the step, for example because it
+    needs more memory than a chip has. Call ``slices.prepare_environment`` before JAX is imported.
     """
     device_mesh = mesh.make_training_mesh(cfg, slices.devices(slice_, count))
     state = step.abstract_state(cfg, device_mesh)
@@ -75,7 +75,10 @@ def _reason(err: jax.errors.JaxRuntimeError) -> str:
             "chips (compute.fsdp=null), or compute less at a time (compute.remat=all, "
             "compute.loss_chunks, a smaller compute.microbatch, compute.sync=microbatch)"
         )
-    return f"the compiler refuses the step ({first})"
+    return (
+        f"the compiler refuses the step ({first}). Try other options of compute, or another "
+        "--topology"
+    )
 
 
 def report(program: Program, costs: Estimate) -> str:

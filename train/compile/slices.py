@@ -1,7 +1,7 @@
 """TPU slices that a step can be compiled for: accelerator types, shapes and devices.
 
-libtpu contains the compiler, which needs no TPU. Sources of the shapes: the tables of accelerator
-types in https://docs.cloud.google.com/tpu/docs/v4, and likewise v5e, v5p and v6e.
+libtpu contains the compiler, which needs no TPU. The shapes are those in the tables of accelerator
+types on the pages v4, v5e, v5p and v6e under https://docs.cloud.google.com/tpu/docs/.
 """
 
 import math
@@ -30,8 +30,8 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5p-32",
-    # Without this variable, libtpu waits minutes for Google's metadata server, which does not
-    # answer here.
+    # Without this variable, libtpu waits minutes for the metadata server of Google Cloud, which
+    # exists only on Google's VMs.
     "TPU_SKIP_MDS_QUERY": "1",
     # libtpu's lock prevents two processes from using one TPU; a compilation uses no TPU.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""Environment variables with which libtpu compiles on a machine without TPUs."""
+"""Environment variables that libtpu needs to compile on a machine without TPUs."""
 
 
 @dataclass(frozen=True)
@@ -125,4 +125,6 @@ def devices(slice_: Slice, slices: int) -> list[Any]:
         return topologies.get_topology_desc(str(slice_), platform="tpu", **options).devices
     except jax.errors.JaxRuntimeError as err:
         reason = str(err).splitlines()[0]
-        raise ConfigError(f"--topology: libtpu has no slice {slice_}: {reason}") from err
+        raise ConfigError(
+            f"--topology: libtpu does not support the slice {slice_}: {reason}. Set another shape"
+        ) from err

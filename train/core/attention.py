@@ -20,7 +20,7 @@ BLOCK = 64
 """Minimum number of queries per block. In measurements with 128 positions, 32 and 64 were best."""
 
 LANES = 128
-"""Lanes of a TPU's vector register. The splash kernel needs sequences of a multiple of them."""
+"""Lanes of a TPU's vector register. The splash kernel needs a multiple of 128 positions."""
 
 MAX_BLOCKS = 8
 """Maximum number of blocks per sequence. More blocks skip more of the masked logits (8 blocks skip
@@ -65,7 +65,7 @@ def platform() -> str:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError if cuDNN is configured but does not support device, dtype or head width."""
+    """Raise ConfigError if cuDNN is selected but cannot compute this config on this device."""
     if cfg.compute.attention != "cudnn":
         return
     fits = cfg.compute.dtype == "bfloat16" and cudnn_supports(cfg.model.head_width)

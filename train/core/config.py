@@ -92,7 +92,8 @@ class ModelConfig:
     def padded_vocabulary(self) -> int:
         """Rows of the token embedding: ``vocabulary``, padded to a multiple of 128 if above 1,024.
 
-        The multiple suits matrix units, which work on tiles of 128. No token uses the added rows.
+        Matrix units work on tiles of 128, so a multiple of 128 is fastest. No token uses the added
+        rows.
         """
         return self.vocabulary if self.vocabulary <= 1024 else -(-self.vocabulary // 128) * 128
 
@@ -118,7 +119,7 @@ class ComputeConfig:
     """Type of activations and matmuls; parameters, norms, loss and optimizer stay float32."""
     fsdp: Count | None = 1
     """Number of devices that together hold one copy of parameters and optimizer state; null means
-    all devices, in a TPU multislice all devices of a slice."""
+    all devices, or in a TPU multislice all devices of one slice."""
     attention: Literal["auto", "plain", "blocks", "cudnn", "splash"] = "auto"
     """Implementation of attention. ``auto`` selects ``splash`` on TPUs, ``cudnn`` on GPUs (for
     bfloat16 and heads that cuDNN supports), ``blocks`` on CPUs, otherwise ``plain``."""
@@ -221,7 +222,7 @@ class SampleConfig:
     prompt: str = "\n"
     """Beginning of the text; not empty."""
     length: Annotated[int, Bound(minimum=0)] = 400
-    """Tokens to generate; 0 generates none. A sample of a run ends after 10 seconds, because
+    """Tokens to generate; 0 generates none. In a run, generation stops after 10 seconds, because
     training, or the save after SIGTERM, waits for it. ``python -m train sample`` has no limit."""
     every: Annotated[int, Bound(minimum=0)] = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
@@ -276,8 +277,8 @@ class Config:
     init_from: str | None = None
     """Initial parameters: a safetensors file, a directory with such files and a config.json (both
     on disk or gs://), or a repository on the Hugging Face hub (``owner/name`` or
-    ``owner/name@revision``). The model must be a GPT-2, Llama or Qwen 3, or exported by the trainer
-    with its own parameter names. null means random parameters."""
+    ``owner/name@revision``). The model must be a GPT-2, Llama or Qwen 3, or an export of this
+    trainer with ``--names plain``. null means random parameters."""
     model: ModelConfig = field(default_factory=ModelConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -333,7 +334,8 @@ PATHS = (
     "checkpoint.directory",
     "report.tensorboard",
 )
-"""Keys whose values are paths or null. ``_problems`` checks them, and those of each text source."""
+"""Keys whose values are paths or null, for ``_problems``, which also checks the paths of each text
+source."""
 
 
 def _problems(cfg: Config) -> Iterator[str]:

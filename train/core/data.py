@@ -37,8 +37,8 @@ class Corpus:
         vocabulary = max(meta.vocabulary for meta in metas)
         if cfg.model.vocabulary < vocabulary:
             raise ConfigError(
-                f"model.vocabulary: must be at least the corpus's {vocabulary} "
-                f"(data.tokenizer: {cfg.data.tokenizer}), not {cfg.model.vocabulary}"
+                f"model.vocabulary: must be at least {vocabulary}, the vocabulary size of "
+                f"data.tokenizer ({cfg.data.tokenizer}), not {cfg.model.vocabulary}"
             )
         for meta in metas:
             if meta.train < self._least(meta):

@@ -257,8 +257,9 @@ def unstack(stacked: jax.Array) -> list[jax.Array]:
 def embed(tokens_vd: jax.Array, tokens_bt: jax.Array) -> jax.Array:
     """Look up token embeddings: (b, t) to (b, t, d).
 
-    A vocabulary up to ONE_HOT_VOCABULARY uses a matmul. A larger one uses a lookup, in float32
-    because the lookup's gradient adds up all occurrences of a token one by one, with rounding.
+    Vocabularies up to ONE_HOT_VOCABULARY use a matmul, larger ones a lookup. The gradient of a
+    lookup adds up all occurrences of a token one by one, so it is computed in float32: in bfloat16,
+    each addition would be rounded.
     """
     v = tokens_vd.shape[0]
     if v <= ONE_HOT_VOCABULARY:
@@ -323,7 +324,7 @@ def loss(
 
 
 def learned_tokens(microbatches: jax.Array) -> jax.Array | int:
-    """Return how many tokens of several microbatches count in the loss, at least 1.
+    """Return how many tokens of several microbatches count in the loss; 1 if none does.
 
     ``microbatches`` are the ``sequences`` of several calls of ``loss``, stacked along axis 0.
     """

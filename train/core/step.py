@@ -88,7 +88,7 @@ def _loss_and_grads(
     tokens = model.learned_tokens(sequences_abt) / count
 
     def weights(trainable: model.Params) -> tuple[model.Params, model.Params]:
-        """Merge the adapters; return the parameters that training changes, and all others."""
+        """Merge the adapters; return the parameters that training changes, and the others."""
         merged = lora.merge(frozen | trainable, cfg)
         if count > 1 and cfg.compute.sync == "step":
             merged = model.in_compute_type(merged, cfg.compute)

@@ -22,8 +22,8 @@ DEFAULT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-"""Chat template for tokenizers without one. The space before an answer belongs to the answer,
-because byte-pair encodings join it to the first word."""
+"""Chat template for tokenizers without one. The generation prompt ends without a space: byte-pair
+encodings join the space before an answer to its first word, so the space is part of the answer."""
 
 ANSWERS = ("answer", "completion")
 """Keys of a row that may contain the answer to its ``prompt``."""
@@ -62,7 +62,8 @@ def parse(row: Row) -> list[Message]:
         )
     if not any(message["role"] == ASSISTANT for message in messages):
         raise CorpusError(
-            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned from it"
+            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned from it; "
+            "add an answer, or remove this conversation"
         )
     return messages
 

@@ -1,4 +1,4 @@
-"""Configuration of the text: its sources and its preparation."""
+"""Configuration of the text to train on: its sources and its preparation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields

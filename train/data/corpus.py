@@ -4,8 +4,8 @@ The name of a corpus's directory contains a digest of the text, tokenizer and op
 of any of them results in another directory. The files of a corpus are::
 
     train.bin  heldout.bin   tokens: little-endian unsigned integers of the smallest type that fits
-    tokenizer.json           the byte-pair encoding, if the corpus uses one; beside it are the
-                             files with its special tokens and chat template, if it has them
+    tokenizer.json           the byte-pair encoding, if the corpus uses one, with copies of the
+                             files beside it that tokens.BESIDE lists, if they exist
     *.documents  *.learned   only for whole documents; see documents.py
     meta.json                the fields of Meta
 """
@@ -103,7 +103,10 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
         with new_directory(directory) as new:
             _write(new, text, cfg, tokenizer, template)
     except OSError as err:
-        raise CorpusError(f"data.directory: {directory} cannot be written: {err.strerror}") from err
+        raise CorpusError(
+            f"data.directory: {directory} cannot be written: {err.strerror}; "
+            "free space there, or set another directory"
+        ) from err
     return directory
 
 
@@ -156,9 +159,10 @@ def read_meta(directory: Path) -> Meta:
 
 
 def _document_token_counts(directory: Path, split: str, meta: Meta) -> set[int]:
-    """Return the number of a split's tokens according to its files ``.documents`` and ``.learned``.
+    """Return the numbers of tokens of a split that its files ``.documents`` and ``.learned`` imply.
 
-    The set contains two numbers if the files disagree, none for joined text (no such files).
+    The set has one number if the files agree, otherwise two. It is empty for joined text, which has
+    no such files.
     """
     if meta.documents == "joined":
         return set()

@@ -171,12 +171,16 @@ class CorpusCache:
             except FileNotFoundError:
                 latest = b""
             except Exception as err:  # storage clients raise their own error types
-                log.warning("%s: cannot be read: %s", self._location, one_line(err))
+                log.warning("%s: cannot be read, retrying: %s", self._location, one_line(err))
                 latest = pulse
             if latest != pulse:
                 pulse, changed = latest, time.monotonic()
             time.sleep(POLL_SECONDS)
-        log.warning("process 0 prepares no corpus, so this process prepares %s", directory.name)
+        log.warning(
+            "process 0 has not reported progress for %g s, so this process prepares %s",
+            SILENT_SECONDS,
+            directory.name,
+        )
         return False
 
     def write_pulse(self) -> None:
@@ -184,7 +188,9 @@ class CorpusCache:
         try:
             write_atomically(parse_location(f"{self._location}/{PULSE}"), str(time.time()))
         except Exception as err:  # storage clients raise their own error types
-            log.warning("%s/%s: cannot be written: %s", self._location, PULSE, one_line(err))
+            log.warning(
+                "%s/%s: cannot be written, retrying: %s", self._location, PULSE, one_line(err)
+            )
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""

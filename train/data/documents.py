@@ -41,7 +41,7 @@ class Document:
 
 def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
     """Write the tokens of all documents to a file, with separators between documents."""
-    # None among the chunks stands for a separator, which needs no encoding.
+    # A separator has fixed tokens, so it is not encoded: in chunks, None stands for it.
     chunks = (
         chunk
         for i, document in enumerate(text.read())

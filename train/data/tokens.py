@@ -35,8 +35,8 @@ TEMPLATE = "chat_template.jinja"
 """File beside a tokenizer.json with its chat template, in newer models."""
 
 BESIDE = (SETTINGS, TEMPLATE, "special_tokens_map.json", "generation_config.json")
-"""Files beside a tokenizer.json that are kept for an export. The last one has the ids of the tokens
-that end a generated text."""
+"""Files beside a tokenizer.json that are copied with it, for an export. generation_config.json has
+the ids of the tokens at which text generation ends."""
 
 _PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-"})
 _PLAIN |= {0x2014: "--", 0x2026: "...", 0x00C6: "AE", 0x00E6: "ae", 0x0152: "OE", 0x0153: "oe"}
@@ -136,10 +136,11 @@ class Tokenizer:
             marked_chars = np.concatenate(
                 [np.full(len(text), is_marked) for text, is_marked in spans]
             )
-            # The number of marked characters before each position.
+            # before[i] is the number of marked characters before character i.
             before = np.concatenate([[0], np.cumsum(marked_chars)])
             starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-            # Llama 3's offsets exclude spaces, so a token of only spaces has an empty range.
+            # Llama 3's tokenizer excludes spaces from offsets, so the range of a token of spaces is
+            # empty. Extend it by one character, so that such a token can be marked, too.
             starts = np.minimum(starts, np.maximum(ends - 1, 0))
             result.append((np.array(encoding.ids, np.uint32), before[ends] > before[starts]))
         return result

@@ -96,9 +96,9 @@ def check_same(file_model: ModelConfig, configured: ModelConfig, source: str) ->
     ``file_model`` is the model of the files, ``configured`` that of the config. Dropout may differ.
     The context may differ, too, unless the config needs more learned positions than the files have.
     """
-    # Options of IMPLIED that are null in the config follow from other options, such as heads. The
-    # error asks the user to set those to the files' values, so compute null options from the files'
-    # values. If heads do not divide width in the files, head_dim does not follow: list it, too.
+    # Options of IMPLIED that are null in the config are computed from other options, such as heads.
+    # Compute them from the files' values of these options, because the error tells the user to set
+    # these. If heads do not divide width, head_dim cannot be computed, so the error lists it, too.
     sizes = _resolved(replace(file_model, **{key: getattr(configured, key) for key in IMPLIED}))
     configured_options = _resolved(configured) | {key: sizes[key] for key in IMPLIED}
     if configured.head_dim is None and file_model.width % file_model.heads:
@@ -172,7 +172,10 @@ def _rotary(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     scaling = ROPE_SCALING if kind == "llama3" else {}
     known = {"type", "rope_type", "rope_theta", "partial_rotary_factor", *scaling}
     for name in sorted(rope.keys() - known):
-        raise ConfigError(f"{source}: {key} with {_json_text(name)} is not supported")
+        raise ConfigError(
+            f"{source}: {key} with {_json_text(name)} is not supported; supported: "
+            + ", ".join(sorted(known))
+        )
     for name in scaling:
         if name not in rope:
             raise ConfigError(f"{source}: {key} has no {name}")

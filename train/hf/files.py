@@ -53,7 +53,8 @@ class Tensors:
         except (OSError, SafetensorError) as err:
             reason = getattr(err, "strerror", None) or " ".join(str(err).split())
             raise ConfigError(
-                f"init_from: {path} cannot be read as a safetensors file: {reason}"
+                f"init_from: {path} cannot be read as a safetensors file: {reason}. Replace the "
+                "file, or set init_from to another one"
             ) from err
         self.metadata |= file.metadata() or {}
         for name, tensor in tensors.items():

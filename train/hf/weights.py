@@ -160,7 +160,8 @@ class _Weights:
         for name, expected in shapes.items():
             if name not in self.names:
                 raise ConfigError(
-                    f"{source}: the tensor {name} is missing, but the config needs it"
+                    f"{source}: the tensor {name} is missing, but the config needs it. Change the "
+                    "options of model, or use other weights"
                 )
             actual = self.tensors.shapes[self.names[name]]
             is_longer = actual[1:] == expected[1:] and actual > expected
@@ -169,21 +170,21 @@ class _Weights:
             if actual != expected and not (is_longer and is_positions):
                 raise ConfigError(
                     f"{source}: the tensor {name} is {_format_shape(actual)}, but the config needs "
-                    f"{_format_shape(expected)}"
+                    f"{_format_shape(expected)}. Change the options of model, or use other weights"
                 )
         for name in sorted(self.names.keys() - shapes.keys()):
             is_unused = self.family and self.family.unused.fullmatch(name)
             if not (is_unused or (self.model.tied and name == GPT2.names["head_dv"])):
                 raise ConfigError(
-                    f"{source}: the tensor {name} is not part of the config's model, so this "
-                    "trainer cannot use these weights"
+                    f"{source}: the tensor {name} is not part of the config's model. Change the "
+                    "options of model, or use other weights"
                 )
 
     def read(self, name: str, shape: tuple[int, ...], indices: Iterable[Index]) -> dict[Index, Any]:
         """Return the shards ``indices`` of a parameter of model.py, as float32.
 
-        ``shape`` is that of the whole parameter. The vocabulary is padded with zeros. Every shard
-        contains all layers.
+        ``shape`` is that of the whole parameter. The vocabulary is padded with zeros. ``indices``
+        must select all layers, because files of a family have a tensor for each layer.
         """
         shards: dict[Index, list[np.ndarray]] = {index: [] for index in indices}
         per_layer = self.family is not None and name.startswith("l_")

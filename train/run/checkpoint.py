@@ -148,7 +148,11 @@ class Checkpoints:
                 self.wait()
             except Exception as err:  # storage clients raise their own error types
                 log.error(
-                    "%s/%d: could not be saved: %s", self.directory, self.latest, one_line(err)
+                    "%s/%d: could not be saved: %s; saving step %d instead",
+                    self.directory,
+                    self.latest,
+                    one_line(err),
+                    step,
                 )
                 wait = True
             with _orbax():
@@ -234,11 +238,11 @@ class Checkpoints:
         return intact
 
     def _shared_text(self, step: int, seconds: float) -> str:
-        """Return the text of a step's manifest; "" if it is missing.
+        """Return a text that all processes compare, to check that they share the directory.
 
-        If there is no checkpoint (``step`` is NONE), returns the text of the file OWNER, and waits
-        up to ``seconds`` for it. All processes compare this text, to check that they share the
-        directory. Reading all files in each process instead would load the storage more.
+        The text is the manifest of ``step``, or "" if it is missing. If there is no checkpoint
+        (``step`` is NONE), it is the content of the file OWNER, for which this method waits up to
+        ``seconds``. The other files are not compared, because each process would read all of them.
         """
         end = time.monotonic() + seconds
         while True:
@@ -468,7 +472,7 @@ def _difference(saved: dict[str, Any], expected: dict[str, Any], defaults: dict[
             if inner := _difference(saved_value, expected_value, default or {}):
                 return f"{key}.{inner}"
         elif saved_value != expected_value:
-            return f"{key} is {_short(saved_value)} there and {_short(expected_value)} here"
+            return f"{key} is {_short(saved_value)} there, but {_short(expected_value)} in this run"
     return ""
 
 

@@ -28,8 +28,8 @@ BATCH_FILES = 8
 """Number of programs that are downloaded at once and held in memory."""
 UPLOAD_INTERVAL_SECONDS = 10
 SETTLE_SECONDS = 2
-"""Age at which a cache entry is uploaded: JAX writes entries in place, so a newer one may be
-incomplete."""
+"""Minimum age of a cache entry that is uploaded: JAX writes entries in place, so a newer entry may
+be incomplete."""
 
 
 def sync(contract: Contract) -> None:

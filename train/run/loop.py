@@ -115,10 +115,10 @@ class Run:
         return True
 
     def save_temporary(self, call: int) -> bool:
-        """Save a checkpoint if the last one is older than ``checkpoint.minutes``, unless that is 0.
+        """Request a save if the last one is older than ``checkpoint.minutes``, unless that is 0.
 
-        The save follows some calls later, when all processes have agreed on a step. Returns False,
-        without saving, if the run diverged.
+        Saves in a later call of this method, which is the same call in all processes (SaveRequest).
+        Returns False, without saving, if the run diverged.
         """
         seconds = 60 * self.cfg.checkpoint.minutes
         is_old = time.monotonic() - self.saved_at > seconds
@@ -158,7 +158,8 @@ class Run:
                 self.log_step(metrics)
             if not metrics.finite:
                 log.error(
-                    "step %d: loss, gradient or parameters are not finite; the state is not saved",
+                    "step %d: loss, gradient or parameters are not finite; the state is not saved. "
+                    "Try a lower optimizer.learning_rate or a longer optimizer.warmup",
                     metrics.step,
                 )
                 self.diverged = metrics.step
@@ -196,7 +197,7 @@ class Run:
         self.heartbeat.write(state)
         try:
             self.checkpoints.close()
-        except Exception as err:  # only a run that diverged ends during a save
+        except Exception as err:  # a run that diverges may end while a save is in progress
             log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:

@@ -94,7 +94,8 @@ def device_grid(devices: Sequence[jax.Device], fsdp: int | None) -> np.ndarray:
     Raises ConfigError if ``fsdp`` does not divide the devices of a slice.
     """
     is_tpu = devices[0].platform == "tpu"
-    # CPU devices of several hosts also have different slice indexes, although they have no slices.
+    # Use slice indexes only on TPUs: CPU devices of several hosts also have different indexes,
+    # although they have no slices.
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
     slice_devices = len(devices) // slices
     fsdp = fsdp or slice_devices
@@ -134,8 +135,9 @@ def from_process_0(number: int | bool) -> int:
 class SaveRequest:
     """Agreement of all processes to save at the same step when any of them requests it.
 
-    Processes read the agreement ``DELAY_CALLS`` training calls after the request. By then it has
-    been computed, so devices never wait for it.
+    Requests are collected every ``DELAY_CALLS`` training calls. Processes read whether any process
+    has requested a save as many calls later. By then this has been computed, so devices never wait
+    for it.
     """
 
     DELAY_CALLS = 8

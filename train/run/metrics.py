@@ -25,8 +25,8 @@ from train.storage import write_atomically
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 8
-"""How many training calls may be dispatched but unfinished; then the process waits for the
-oldest."""
+"""Maximum number of training calls that are dispatched but unfinished. When there are more, the
+process waits for the oldest."""
 MAX_SECONDS_IN_FLIGHT = 2.0
 """How long the unfinished training calls may take in total, because after SIGTERM the save waits
 for them. One call may take longer: while it runs, the host prepares the next."""

@@ -82,7 +82,7 @@ class Sender:
         self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
             log.warning(
-                "%s has not received the last metrics within %g s; %s has all metrics",
+                "%s has not received the last metrics within %g s; the file %s has all metrics",
                 self._name,
                 CLOSE_TIMEOUT_SECONDS,
                 METRICS,

@@ -12,10 +12,9 @@ from train.run.contract import Contract
 
 
 def load_state(checkpoints: Checkpoints, cfg: Config, mesh: jax.sharding.Mesh) -> State:
-    """Load the checkpoint of ``checkpoints.latest``, or create the state of step 0 if it is None.
+    """Load the checkpoint of the step ``checkpoints.latest``; None creates the state of step 0.
 
-    The state is sharded over ``mesh`` as in sharding.py, whatever its sharding was when
-    it was saved.
+    The state is sharded over ``mesh`` as in sharding.py, however it was sharded when it was saved.
     """
     if checkpoints.latest is None:
         return weights.load_initial(jax.jit(fresh_state, static_argnums=0)(cfg), cfg)

@@ -16,7 +16,7 @@ from train.data.tokens import Tokenizer
 from train.run.mesh import from_process_0
 
 CALL_TOKENS = 16
-"""Tokens that are generated before the time limit is checked."""
+"""Tokens generated per call of ``complete``; the time limit is checked between calls."""
 
 
 def generate(
@@ -25,9 +25,10 @@ def generate(
     """Return the prompt followed by ``sample.length`` generated tokens, as text.
 
     The model also sees the tokens that the tokenizer puts before a text. Generation ends early if
-    it takes longer than ``limit_seconds``, not counting the first CALL_TOKENS tokens, which wait
-    for the compilation. If ``params`` are sharded over several processes, all must call this, and
-    all get the text. Raises ConfigError if the devices do not support the configured attention.
+    it takes longer than ``limit_seconds``. The first CALL_TOKENS tokens do not count, because their
+    time includes the compilation. If ``params`` are sharded over several processes, all must call
+    this, and all get the text. Raises ConfigError if the devices do not support the configured
+    attention.
     """
     attention.check(cfg)
     prompt = tokenizer.encode(cfg.sample.prompt).astype(np.int32)

@@ -41,7 +41,9 @@ class Watchdog:
         seconds = max(START_SECONDS, self._seconds)
         while self._event.wait(seconds):
             self._event.clear()
-            if self._off:  # an off() before clear() shows here, a later one ends wait()
+            # No call of off() is lost: after one before clear(), _off is True here, and one after
+            # clear() ends the next wait().
+            if self._off:
                 return
             seconds = self._seconds
         self._end(seconds)
