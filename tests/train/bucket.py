@@ -1,4 +1,4 @@
-"""The emulated bucket for the trainer's clients: gcsfs and TensorStore."""
+"""An emulated Cloud Storage bucket for gcsfs and TensorStore, the clients that the trainer uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,10 @@ NAME = BUCKET
 
 @contextmanager
 def emulated_bucket() -> Iterator[dict[str, str]]:
-    """Serve an empty gs://NAME on loopback; yield the environment variables for clients."""
+    """Serve an empty bucket, NAME, on loopback.
+
+    Yields the environment variables that make gcsfs and TensorStore use it.
+    """
     with emulated_storage() as address:
         yield {
             "STORAGE_EMULATOR_HOST": address,

@@ -47,7 +47,8 @@ def tree(text_file: Path) -> dict[str, Any]:
     return {
         "steps": 40,
         "batch": 8,
-        # No watchdog: only Run.end stops the watchdog, and a refused run does not call Run.end.
+        # Disable the watchdog: its thread would outlive a run that raises ConfigError in the test's
+        # process, because only Run.end stops it.
         "hang_after": 0,
         "model": {"layers": 1, "heads": 2, "width": 32, "context": 32},
         "data": {"text": str(text_file), "directory": str(text_file.parent / "data")},

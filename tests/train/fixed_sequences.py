@@ -1,4 +1,4 @@
-"""Training on fixed batches, the same on every machine; logits and losses of a model."""
+"""Functions that compute logits and losses, on given tokens or on the same batches everywhere."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ def mean_loss(params: model.Params, sequences: np.ndarray, cfg: Config) -> jax.A
 
 
 def fixed_batches(cfg: Config, steps: int) -> np.ndarray:
-    """Return batches for step.update in which each token is close to the previous one.
+    """Return batches for ``step.update``. A model can learn that each token is close to the last.
 
     For packed documents, each sequence has three documents of different lengths.
     """

@@ -55,7 +55,7 @@ EVERYTHING = {
         "vocabulary": 1100,
     },
 }
-"""All options that involve the mesh in one model, because each compilation takes seconds."""
+"""All options that depend on the mesh, in a single config, because compilation takes seconds."""
 
 SPLASH = {"compute": EVERYTHING["compute"] | {"attention": "splash"}}
 MICROBATCHES = {
@@ -83,7 +83,7 @@ VARIANTS: dict[str, tuple[dict, tuple[str, ...]]] = {
     "muon": (MUON, ("1", "2x2")),
     "partly frozen adapters by muon": (ADAPTERS, ("1", "2x2")),
 }
-"""Config changes of each variant, and its meshes."""
+"""For each variant, the changes of the config and the names of the meshes that train it."""
 
 
 def restored(directory: Path) -> dict[str, list[float]]:

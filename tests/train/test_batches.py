@@ -1,4 +1,4 @@
-"""Batches follow from (seed, step), and processes can read their rows separately."""
+"""Seed and step determine a batch, and processes can read their rows of it separately."""
 
 from collections.abc import Callable
 

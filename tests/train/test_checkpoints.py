@@ -196,7 +196,8 @@ def test_checkpoints_that_may_belong_to_another_program_are_refused_and_stay(
 def compared(monkeypatch: pytest.MonkeyPatch, directory: Path, process: int) -> str:
     """Open a checkpoint directory as process ``process``.
 
-    Return the text by which mesh.check_equal would compare this process with process 0.
+    Returns the text that this process passes to mesh.check_equal, which requires the same text from
+    all processes.
     """
     texts = []
     with monkeypatch.context() as patch:
@@ -230,10 +231,9 @@ def test_a_process_waits_until_it_sees_the_file_of_process_0(
 def test_only_the_newest_temporary_checkpoint_is_kept(
     make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
-    """With ``minutes`` near 0, a temporary checkpoint is saved every 16 steps.
+    """With ``minutes`` near 0, temporary checkpoints are saved at steps 9 and 25.
 
-    Eight steps after a save is requested, all processes save. Eight steps later, they request
-    the next save.
+    SaveRequest collects requests every 8 steps, and the save follows 8 steps later.
     """
     checkpoint = {"every": 15, "keep": None, "minutes": 1e-9}
     cfg = make_config(checkpoint=checkpoint, sample={"length": 0})

@@ -1,4 +1,4 @@
-"""Save requests, by which processes agree to save a checkpoint at the same step."""
+"""SaveRequest, with which all processes agree to save a checkpoint at the same step."""
 
 import jax
 import jax.numpy as jnp

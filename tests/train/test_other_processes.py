@@ -34,8 +34,8 @@ def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory
 def test_two_processes_have_the_losses_of_one(two: Path, finished: Path):
     alone, together = loss_log(finished), loss_log(two / "w0")[:40]
     assert [step for step, _ in alone] == [step for step, _ in together]
-    # Two processes add numbers in another order than one, so losses differ in the last bits. Each
-    # step increases the difference, so later steps have a larger tolerance.
+    # Two processes add numbers in a different order than one process, so losses differ in the last
+    # bits. Each step increases the difference, so later steps have a larger tolerance.
     np.testing.assert_allclose(
         [loss for _, loss in together[:20]], [loss for _, loss in alone[:20]], rtol=1e-5
     )

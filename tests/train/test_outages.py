@@ -1,4 +1,4 @@
-"""A temporary failure at the start of a run ends with exit code 1, which the fleet retries."""
+"""A temporary failure at the start of a run gives exit code 1, so the watch launches it again."""
 
 import errno
 import json

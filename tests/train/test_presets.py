@@ -141,8 +141,8 @@ FIRST_LOSSES = {
         [3.3298, 3.1918, 3.1025, 2.9519, 2.8494, 2.5436, 2.5845, 2.2204, 2.168, 1.9567],
     ),
 }
-"""Heads and first losses of each narrow variant, recorded with this code. A change of the
-parameters' shapes changes the losses, because each matrix has separate random numbers."""
+"""Number of heads and first losses of each narrow variant. Record them again after a change of the
+parameters' shapes, because it changes the random initial parameters."""
 
 
 @pytest.mark.parametrize("name", FIRST_LOSSES)

@@ -70,7 +70,8 @@ def test_vocabulary_padding_has_no_probability_and_no_gradient():
     state = jax.jit(step.fresh_state, static_argnums=0)(cfg)
     logits = logits_of(state["params"], batches[0, 0, :, :-1], cfg)
     assert logits.shape[-1] == 1100
-    sure = -jax.nn.log_softmax(logits)  # logits_of has removed the padding
+    # The expected loss has no padding, because logits_of removes it.
+    sure = -jax.nn.log_softmax(logits)
     loss = np.take_along_axis(np.asarray(sure), batches[0, 0, :, 1:, None], -1).mean()
     state, values = step.update(state, batches, cfg)
     np.testing.assert_allclose(values["loss"], loss, rtol=1e-5)

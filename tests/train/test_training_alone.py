@@ -1,4 +1,4 @@
-"""A run of one process, in the test's process."""
+"""Runs of one process: files, resumption, samples, and config errors."""
 
 import json
 import shutil

@@ -36,7 +36,7 @@ class Disturbance:
 
     number: signal.Signals
     codes: list[int]
-    """Exit codes; the first is of the process that got the signal."""
+    """Exit codes; the first is that of the process that got the signal."""
     saved: int
     logged: int
     log: str

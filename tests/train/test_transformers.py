@@ -1,4 +1,4 @@
-"""Imported and exported models have the same logits here and in transformers.
+"""Imported and exported models have the same logits in the trainer and in transformers.
 
 PyTorch and transformers are in .venv-transformers, which make env-transformers creates; without it,
 these tests are skipped.
@@ -72,8 +72,9 @@ LLAMA = GPT2 | {
     "attention_bias": False,
     "feedforward_bias": False,
 }
-# Rotary positions with all cases of scaling. Heads of width 8 have wavelengths of 6, 20, 63 and 199
-# tokens. Scaling keeps the first two, interpolates the third and multiplies the fourth by factor.
+# Llama 3's scaling of rotary positions. Heads of width 8 have wavelengths of 6, 20, 63 and 199
+# tokens, which cover all cases: these options do not change the first two, interpolate the
+# frequency of the third, and multiply the fourth by factor.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 100.0,

@@ -143,7 +143,8 @@ def test_a_run_starts_from_an_export_and_resumes_without_it(
     ]
     resumed = launch(tmp_path / "resumed", overrides, processes=1)
     assert resumed.codes() == [contract.DONE], resumed.logs()
-    # Not bitwise equal: XLA may use another number of threads in the new process.
+    # The losses are not bitwise equal, because XLA may use a different number of threads in
+    # the new process.
     np.testing.assert_allclose(loss_log(tmp_path / "resumed/w0"), losses[2:], rtol=1e-5)
 
 

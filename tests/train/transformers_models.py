@@ -1,9 +1,9 @@
 """Random models of transformers and their logits; a script that runs in .venv-transformers.
 
-    python transformers_models.py make DIRECTORY      for DIRECTORY/models.json
-    python transformers_models.py logits DIRECTORY…   for tokens.npy in each
-    python transformers_models.py random DIRECTORY…   for config.json in each
-    python transformers_models.py shapes DIRECTORY…   for config.json in each
+    python transformers_models.py make DIRECTORY      reads DIRECTORY/models.json
+    python transformers_models.py logits DIRECTORY…   reads tokens.npy in each directory
+    python transformers_models.py random DIRECTORY…   reads config.json in each directory
+    python transformers_models.py shapes DIRECTORY…   reads config.json in each directory
 
 ``make`` saves a model for each entry of models.json in a directory with the entry's name, and then
 does what ``logits`` does for these directories.

@@ -1,4 +1,4 @@
-"""Estimates for programs from libtpu's compiler: training steps, and matmuls of known cost.
+"""Estimated costs of programs that libtpu has compiled: training steps and known matmuls.
 
 The tests need .venv-tpu, which make env-compile creates; without it, they are skipped.
 """
@@ -94,11 +94,12 @@ json.dump((matmuls, reduced), sys.stdout)
 
 @pytest.fixture(scope="module")
 def costs() -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
-    """Run PROGRAMS; return the estimates of two matmul programs and of two training steps.
+    """Run PROGRAMS; return its estimates of matmuls and of training steps.
 
-    The matmul programs are one matmul and a loop of ten. Their estimates are FLOPs, in units of one
-    matmul, and FLOP/s, as a share of the chip's peak. The training steps have one value of
-    ``compute.sync`` each. Their estimates are bytes reduced across chips in loops and outside.
+    The first result has a pair for one matmul and a pair for a loop of ten: the FLOPs, divided by
+    those of one matmul, and the FLOP/s, divided by the chip's peak. The second result maps each
+    value of ``compute.sync`` to the bytes that a training step reduces across chips: inside and
+    outside of loops.
     """
     done = run("-c", PROGRAMS)
     assert done.returncode == 0, done.stderr
@@ -115,7 +116,7 @@ def test_matmuls_have_exact_flops_and_a_plausible_speed(costs):
 def test_gradients_are_added_up_over_devices_once_per_step(costs):
     reduced, parameters = costs[1], 239_488
     in_loop, per_step = reduced["step"]
-    # The loop over microbatches reduces only their losses, no gradients.
+    # In the loop over microbatches, only their losses are reduced. Gradients follow after the loop.
     assert in_loop < 0.001 * parameters
     assert 2 * parameters <= per_step < 5 * parameters
     assert reduced["microbatch"][0] > 4 * parameters
