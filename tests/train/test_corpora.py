@@ -110,9 +110,9 @@ def test_an_unknown_corpus_is_refused_with_the_available_ones():
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """Yield a directory of the current user, with a text file.
+    """Yield a directory with a text file; both belong to the user who runs the tests.
 
-    If the user is root, the test continues as nobody, because permissions do not limit root.
+    If this user is root, the test continues as nobody, because permissions do not limit root.
     """
     user_id = os.geteuid()
     with tempfile.TemporaryDirectory() as name:

@@ -71,7 +71,7 @@ def _reason(err: jax.errors.JaxRuntimeError) -> str:
     first = str(err).splitlines()[0]
     if first.startswith("RESOURCE_EXHAUSTED"):
         return (
-            f"the step does not fit the memory of a chip ({first}). Shard the state over more "
+            f"the step does not fit into the memory of a chip ({first}). Shard the state over more "
             "chips (compute.fsdp=null), or compute less at a time (compute.remat=all, "
             "compute.loss_chunks, a smaller compute.microbatch, compute.sync=microbatch)"
         )

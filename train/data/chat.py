@@ -99,7 +99,10 @@ class ChatTemplate:
         try:
             self._render = _environment().from_string(source, globals=dict(tokens)).render
         except jinja2.TemplateError as err:
-            raise ConfigError(f"{origin} is not a chat template: {one_line(err)}") from err
+            raise ConfigError(
+                f"{origin} is not a chat template: {one_line(err)}. Set data.chat_template to "
+                "the file of another template"
+            ) from err
 
     def spans(self, messages: list[Message], origin: str) -> Iterator[list[Span]]:
         """Yield the texts of a conversation, each as a list of spans.
@@ -165,7 +168,9 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
             path = location(cfg.chat_template, "data.chat_template")
             source = read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as err:
-            raise ConfigError(f"{origin} cannot be read: it is not UTF-8") from err
+            raise ConfigError(
+                f"{origin} cannot be read: it is not UTF-8. Convert the file to UTF-8"
+            ) from err
         except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
             raise failure(f"{origin} cannot be read", err) from err
     end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)

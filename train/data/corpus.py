@@ -78,8 +78,8 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     ``fetch`` gets the directory, may download the corpus to it, and returns whether the directory
     exists now. If not, the corpus is prepared. Several processes may prepare a corpus concurrently:
     the first one that finishes creates the directory. Raises ConfigError for a missing corpus,
-    path, dataset or tokenizer and for a directory that cannot be written, CorpusError if the text
-    cannot be loaded.
+    path, dataset or tokenizer and for a directory that this user may not write to, CorpusError if
+    the text cannot be loaded, or if writing the corpus fails.
     """
     root = data_directory(cfg)
     tokenizer = _configured_tokenizer(cfg)

@@ -120,7 +120,11 @@ class CorpusCache:
                     content = tokenizer_file.with_name(name).read_bytes()
                     write_atomically(parse_location(f"{folder}/{name}"), content)
         except Exception as err:  # storage clients raise their own error types
-            log.warning("the tokenizer cannot be copied to %s: %s", folder, one_line(err))
+            log.warning(
+                "%s: the tokenizer cannot be written, so the next attempt needs the hub again: %s",
+                folder,
+                one_line(err),
+            )
         return replace(cfg, tokenizer=str(tokenizer_file))
 
     def fetch(self, directory: Path) -> bool:

@@ -36,7 +36,7 @@ checkpoint may belong to another program, so nothing is removed there."""
 ORBAX_METADATA = "_CHECKPOINT_METADATA"
 """File that Orbax writes into each checkpoint."""
 ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
-"""Suffix, followed by more characters, of the directory that Orbax writes before it is complete."""
+"""Suffix of a checkpoint's directory until Orbax has finished it; more characters follow."""
 CHECKSUM_BYTES = 1 << 20
 """Files up to this size, such as Orbax's metadata, are also checked by CRC-32."""
 

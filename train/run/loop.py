@@ -221,7 +221,9 @@ class Run:
                     write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
         except Exception as err:
             log.error(
-                "step %d: the sample failed: %s; training continues", self.step, one_line(err)
+                "step %d: the sample failed: %s; this does not end the run",
+                self.step,
+                one_line(err),
             )
 
     def log(self, message: str, *values: Any) -> None:

@@ -50,7 +50,9 @@ def test_compile_refuses_a_model_that_is_too_large_in_one_line():
     done = run("-m", "train", "compile", SHAKESPEARE, "--topology", "v5e-4", *large)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("train: v5e:2x2: the step does not fit the memory of a chip (RES")
+    assert done.stderr.startswith(
+        "train: v5e:2x2: the step does not fit into the memory of a chip ("
+    )
     assert done.stderr.count("\n") == 1
 
 
