@@ -51,8 +51,8 @@ def refuse(found):
 @pytest.mark.parametrize(
     ("state", "options", "message"),
     [
-        ("SUSPENDED", {"replace_dead": False}, "is SUSPENDED, and Google does not try it again"),
-        ("SUSPENDING", {"replace_dead": False}, "is SUSPENDING, and Google does not try it again"),
+        ("SUSPENDED", {"replace_dead": False}, "is SUSPENDED, and Google will not retry it"),
+        ("SUSPENDING", {"replace_dead": False}, "is SUSPENDING, and Google will not retry it"),
         ("SUSPENDING", {"check_owner": refuse}, r"demo \(us-central2-b\) is not ours"),
     ],
 )
@@ -148,7 +148,7 @@ def test_all_options_of_a_request_reach_the_api():
     [
         ({"name": "Demo"}, "invalid TPU name"),
         ({"count": 0}, "count is 0"),
-        ({"valid_for": 1, "valid_until": "2026-12-01T00:00:00Z"}, "valid_for or valid_until"),
+        ({"valid_for": 1, "valid_until": "2026-12-01T00:00:00Z"}, "both valid_for and valid_until"),
         ({"min_duration": 60}, "min_duration needs the tier guaranteed"),
     ],
 )

@@ -208,7 +208,7 @@ def test_immutable_options_cannot_be_changed(client, scripted, change, message):
         ({"name": "a_b"}, "invalid TPU name"),
         ({"name": "a" * 64}, "invalid TPU name"),
         ({"data_disks": (Disk("corpus", True),)}, "only for reading. Set mode: read-only"),
-        ({"accelerator_type": "v4-16"}, "either accelerator_type or accelerator_config"),
+        ({"accelerator_type": "v4-16"}, "both accelerator_type and accelerator_config are set"),
         ({"config_type": ""}, "needs type and topology"),
         ({"spot": True}, "set only one of spot"),
     ],

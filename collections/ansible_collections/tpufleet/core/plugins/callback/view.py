@@ -125,13 +125,13 @@ class CallbackModule(Default):
         self._hosts = list(play.hosts)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """End the previous task and start to count the results of this one."""
+        """End the previous task, and start counting the results of this one."""
         self._begin_task(task)
         if self._is_default_view:
             super().v2_playbook_on_task_start(task, is_conditional)
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """End the previous task and start to count the results of this handler."""
+        """End the previous task, and start counting the results of this handler."""
         self._begin_task(task)
         if self._is_default_view:
             super().v2_playbook_on_handler_task_start(task)
@@ -362,7 +362,10 @@ class CallbackModule(Default):
             try:
                 play_result.write_result(Path(path), self._failures)
             except OSError as error:
-                self._display.warning(f"{path}: can't write the result ({error.strerror})")
+                self._display.warning(
+                    f"{path}: can't write the result file ({error.strerror}). Set "
+                    f"{play_result.VARIABLE} to a file in a writable directory"
+                )
 
     def _log_line(self, text: str) -> None:
         if self._log:
@@ -381,8 +384,9 @@ class CallbackModule(Default):
     def _store_progress(self, text: str) -> bool:
         """Store a progress message for the live lines; return False if no task is running.
 
-        The message replaces an earlier one with the same text before the first colon. If the
-        message has several lines, the live lines may fill the whole terminal.
+        The text before the first colon says what the message is about, so the message replaces an
+        earlier one with the same text there. A message of several lines lets the live lines use
+        almost all rows of the terminal instead of half of them.
         """
         if not self._tally:
             return False

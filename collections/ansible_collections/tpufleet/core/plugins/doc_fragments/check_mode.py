@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The documentation fragment, in the form that ansible-doc reads."""
+    """Documentation fragment that modules name in ``extends_documentation_fragment``."""
 
     DOCUMENTATION = r"""
 attributes:

@@ -168,7 +168,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _ssh_settings(self) -> dict[str, Any]:
         """Return the value of the inventory variable ``tpu_ssh``.
 
-        Omits options that were not evaluated because the evaluation of an option has failed.
+        If the template of an option was invalid, this option and those after it have no value yet.
+        They are missing from the result.
         """
         options = {
             "user": "ssh_user",
@@ -191,8 +192,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         )
         if self.get_option("os_login") and not options.ssh_user:
             raise NotConfigured(
-                "os_login needs ssh_user, your POSIX user name: `gcloud compute os-login "
-                "describe-profile --format='value(posixAccounts[0].username)'`"
+                "ssh_user is missing, which os_login needs. Set it to your POSIX user name, which "
+                "this command prints: gcloud compute os-login describe-profile "
+                "--format='value(posixAccounts[0].username)'"
             )
         source = open_source(self._values)
         try:
@@ -215,7 +217,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # --- options ---------------------------------------------------------------------------------
 
     def _evaluate_options(self, path: str) -> None:
-        """Evaluate templates in options: ``vars`` into ``_user_vars``, others into ``_values``."""
+        """Evaluate the templates in the options of the inventory file ``path``.
+
+        Stores the variables of the option ``vars`` in ``_user_vars``, and the other options in
+        ``_values``.
+        """
         directory = path.rsplit("/", 1)[0] if "/" in path else "."
         variables: dict[str, Any] = {
             "inventory_dir": directory,
@@ -333,7 +339,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         try:
             return source.host_keys(node, with_names=with_names)
         except CloudError as error:
-            # List the TPU without its host keys; the option ``host_keys`` says what ssh does then.
+            # Continue without the host keys: the option ``host_keys`` decides whether ssh then
+            # refuses the connection.
             self.display.warning(str(error))
             return []
 
@@ -352,7 +359,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if listing.unreachable:
             zones = ", ".join(listing.unreachable)
             self.display.warning(
-                f"the inventory has no TPUs of {zones}: no answer from there (allow_partial is set)"
+                f"the inventory omits the TPUs of {zones}, because these zones did not respond "
+                "(allow_partial is set). Run the command again to list them"
             )
 
     def _add_hosts(self, hosts: tuple[Host, ...]) -> None:

@@ -17,19 +17,22 @@ class ChangeOptions:
 
     Args:
         check: change nothing; return what would change.
-        recreate: delete and recreate a TPU that differs in an immutable field.
+        recreate: delete and recreate a TPU that differs in an immutable field. Implies
+            ``replace_dead``.
         replace_dead: delete and recreate a TPU that was preempted, or a queued resource that failed
             or whose TPUs were preempted.
-        timeout: seconds for all steps of one change together. Each zone in which a TPU is tried is
-            a new change.
+        timeout: time limit in seconds for all steps of one change together. If a TPU is tried in
+            several zones, each zone has the whole time limit.
         confirmed: keys of the TPUs and queued resources (Node.key, QueuedResource.key) whose
             deletion the user confirmed; None if no confirmation is needed. Preempted TPUs that are
             replaced need none.
-        check_owner: is called with an existing TPU or queued resource before it is changed or
-            replaced; raises CloudError if this must not happen.
-        wait_for_capacity: seconds to keep trying while no zone has capacity; 0: one try per zone.
-        known_hosts_file: file for the workers' host keys; empty: do not store them.
-        report: is called with the name and the current state of a TPU or request during a change.
+        check_owner: called with an existing TPU or queued resource before it is changed or
+            replaced; raises CloudError if it must be left alone.
+        wait_for_capacity: seconds to keep trying while no zone has capacity; 0 tries each zone
+            once.
+        known_hosts_file: file for the workers' host keys; empty to store none.
+        report: called during a change with the name and the current state of the TPU or the queued
+            resource.
     """
 
     check: bool = False
@@ -44,7 +47,7 @@ class ChangeOptions:
 
     @property
     def replaces_lost(self) -> bool:
-        """Whether preempted TPUs and their queued resources, also failed ones, are recreated."""
+        """Whether to recreate preempted TPUs, and queued resources that failed or lost TPUs."""
         return self.replace_dead or self.recreate
 
 
@@ -53,9 +56,9 @@ class Outcome:
     """A change that was made (in check mode: planned); ``before`` and ``after`` are its diff.
 
     ``node`` is the TPU after a change of a TPU; in check mode, it is the TPU before the change.
-    ``replaced`` is the old TPU that the change deleted and recreated. It is None if there was no
-    such TPU, or if the old TPU was preempted. ``request`` is the queued resource after a change of
-    a queued resource; None if there is none.
+    ``replaced`` is the usable TPU that the change deleted and recreated. It is None if there was
+    no TPU before, or only one that was preempted or being deleted. ``request`` is the queued
+    resource after a change of a queued resource; None for a change of a TPU.
     """
 
     changed: bool

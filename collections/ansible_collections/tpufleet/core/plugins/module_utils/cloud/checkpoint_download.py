@@ -20,7 +20,7 @@ TRAINER_DIRECTORIES = ("compiled/", "corpus/")
 def layout_of(command: Sequence[str], pattern: str) -> Layout:
     """Return the checkpoint layout of the trainer that ``command`` runs.
 
-    ``pattern`` is the pattern of the checkpoints' paths (``Layout.pattern``), or empty.
+    ``pattern`` is the user's pattern of the checkpoints' paths (``Layout.pattern``), or empty.
     """
     is_own = tuple(command[: len(TRAINER)]) == TRAINER
     return Layout(is_own, in_bucket=True, pattern=pattern)
@@ -57,7 +57,7 @@ def fetched(
     unreadable: Sequence[str] = (),
     missing: str = "",
 ) -> Result:
-    """Return the result of the module run_fetch, which documents its fields."""
+    """Return the result of the module run_fetch. The module documents the fields."""
     return {
         "changed": bool(files),
         "files": sorted(files),

@@ -9,9 +9,9 @@ _MAX_NAMES = 8
 
 
 def closest_names(requested: str, names: Iterable[str]) -> str:
-    """Join names in one line, the most similar to ``requested`` first; without names: ``none``.
+    """List names in one line, the most similar to ``requested`` first; ``none`` if there are none.
 
-    After 8 names, only the number of the remaining names follows.
+    At most 8 names are listed. If there are more, their number follows: ``a, b and 3 more``.
     """
 
     def similarity(name: str) -> float:

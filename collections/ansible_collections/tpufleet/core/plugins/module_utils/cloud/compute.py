@@ -20,7 +20,8 @@ _PAGE_SIZE = "maxResults"
 class ComputeApi(GoogleApi):
     """Compute Engine client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods that take a ``deadline`` (a time of ``polling.clock``) wait until the change is done.
+    Methods with the parameter ``deadline`` wait until the change is done or this time has come. It
+    is compared with ``polling.clock``.
     """
 
     @property

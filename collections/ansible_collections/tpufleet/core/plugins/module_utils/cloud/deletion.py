@@ -12,7 +12,7 @@ from . import errors
 if TYPE_CHECKING:
     from .http import GoogleApi
 
-#: How often a deletion is requested at most if the API refuses it temporarily (HTTP 429 or 5xx).
+#: Maximum number of deletion requests that the API refuses temporarily (HTTP 429 or 5xx).
 TRIES = 10
 
 
@@ -56,7 +56,7 @@ def delete_exactly(
     Args:
         action: description of the deletion, for errors: ``delete TPU demo (us-central2-b)``.
         expected_id: the id of the resource to delete.
-        deadline: a time of ``polling.clock``.
+        deadline: when to stop waiting, as a ``polling.clock`` time.
         read: return the resource to which the name refers now; None if there is none.
         delete: request the deletion once; return the operation, None if nothing was deleted.
         progress: receives the resource's state while this function waits.

@@ -84,9 +84,9 @@ def ensure_writable(
     Before this call, the disk must be detached from all other TPUs (``ensure_detached``).
 
     Args:
-        disk: the name of a disk in the TPU's zone. With ``check``, the disk need not exist.
+        disk: the name of a disk in the TPU's zone. With ``check``, it need not exist yet.
         writer: the TPU whose worker writes.
-        deadline: the time of ``polling.clock`` by which all steps must be done.
+        deadline: when all steps must be done, as a ``polling.clock`` time.
         check: change nothing; return whether anything would change.
 
     Returns whether anything changed. Raises CloudError; Different if the disk is a Hyperdisk that
@@ -117,9 +117,9 @@ def ensure_shared(
 ) -> bool:
     """Attach the disk read-only to all workers of these TPUs, which are in the disk's zone.
 
-    A Hyperdisk gets the access mode READ_ONLY_MANY. ``deadline`` is the time of ``polling.clock``
-    by which all steps must be done. With ``check``, nothing is changed. Returns whether anything
-    changed, or with ``check`` would change. Raises CloudError.
+    A Hyperdisk gets the access mode READ_ONLY_MANY. ``deadline`` is when all steps must be done, as
+    a ``polling.clock`` time. With ``check``, nothing is changed. Returns whether anything changed,
+    or with ``check`` would change. Raises CloudError.
     """
     zone = nodes[0].zone
     stored = read_disk(api.compute, zone, disk)

@@ -55,7 +55,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Key of the disk: different from those of all TPUs and of a later disk with this name."""
+        """Unique key: no TPU has an equal key, and no later disk of the same name."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def ensure_disks(
 ) -> None:
     """Create the TPU's missing disks that have a ``size_gb``, and wait until they are READY.
 
-    ``deadline`` is a time of ``polling.clock``. Raises CloudError; its subclass Different if a disk
-    is smaller than its ``size_gb``.
+    ``deadline`` is when to stop waiting, as a ``polling.clock`` time. Raises CloudError; its
+    subclass Different if a disk is smaller than its ``size_gb``.
     """
     for disk in spec.disks_to_create:
         action = f"create the disk {disk.name} ({spec.zone})"
@@ -128,7 +128,7 @@ def _wait_ready(
         status = stored.status if stored else "gone"
         if status not in ("CREATING", "RESTORING"):
             raise errors.OperationFailed(
-                f"can't {action}: it is {status}. See its status: gcloud compute disks list "
+                f"can't {action}: the disk is {status}. Check it: gcloud compute disks list "
                 f"--filter=name={name} --project={compute.settings.project}; then run the playbook "
                 "again"
             )

@@ -149,7 +149,10 @@ def _hash_for(stored: StoredObject) -> _Hash:
         try:
             import google_crc32c
         except ImportError:
-            raise DownloadError("its checksum needs google-crc32c. Run: make env") from None
+            raise DownloadError(
+                "its checksum (CRC-32C) can't be computed without the Python package "
+                "google-crc32c. Install it for the Python that runs Ansible, or run: make env"
+            ) from None
         return google_crc32c.Checksum()
     raise DownloadError("the API returned no checksum for it")
 

@@ -29,7 +29,7 @@ def one_line(text: object) -> str:
 
 
 class CloudError(Exception):
-    """Error of a request to a cloud API: a one-line text, and a ``reason`` for programs."""
+    """Error of a request to a cloud API: a one-line message, and a code (``reason``)."""
 
     reason = "error"
 
@@ -158,7 +158,10 @@ CHECK_PROJECT = (
 _OF_A_PROJECT = re.compile(
     r"on resource \W*(?:[\w.]+/)?projects?[/ ]|permission for 'projects/[^/']+'"
 )
-"""Part of the TPU API's and the Compute API's error for an account without access to a project."""
+"""Text in errors of the Cloud TPU and the Compute Engine API that concern access to a project.
+
+Other errors concern the permission for one resource of the project.
+"""
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -185,9 +188,9 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _listed_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return each ``reason`` in the list ``errors``, which only some APIs add to an error.
+    """Return each ``reason`` in the list ``errors`` of an error; empty if it has no such list.
 
-    These APIs are Compute Engine and Cloud Storage.
+    Only Compute Engine and Cloud Storage add this list to their errors.
     """
     entries = error.get("errors")
     return {

@@ -34,10 +34,11 @@ def check_zone(zone: str) -> None:
 
 
 def path_parts(data: object, kind: str, resource: str) -> tuple[str, str, str]:
-    """Return project, zone and name from the path in the field ``name`` of a resource.
+    """Return the project, the zone and the name in a resource's path.
 
-    ``kind`` is the collection in the path, such as ``nodes``; ``resource`` is the word for the
-    resource in errors, such as ``TPU``. Raises BadAnswer.
+    ``data`` is the resource's JSON, whose field ``name`` has the path. ``kind`` is the collection
+    in the path, such as ``nodes``; ``resource`` is what errors call the resource, such as ``TPU``.
+    Raises BadAnswer.
     """
     path = data.get("name") if isinstance(data, Mapping) else None
     name = REQUEST_NAME_PATTERN if kind == "queuedResources" else NODE_NAME_PATTERN
@@ -76,7 +77,10 @@ class Fields:
         return str(self._get(name, str, ""))
 
     def identifier(self, name: str) -> str:
-        """Return the string of letters, digits and ``_.-`` in a field; empty if it is absent."""
+        """Return the string in a field; empty if the field is absent.
+
+        Raises BadAnswer for characters other than letters, digits and ``_.-``.
+        """
         value = self.text(name)
         if not _IDENTIFIER.fullmatch(value):
             raise BadAnswer(f"{self.resource}: {name} has invalid characters ({value!r:.60})")
@@ -109,7 +113,7 @@ class Fields:
         return [Fields(item, f"{self.resource}: {name}[{i}]") for i, item in enumerate(items)]
 
     def text_map(self, name: str) -> dict[str, str]:
-        """Return the object of strings in a field; an empty one if the field is absent."""
+        """Return the object in a field whose values are strings; empty if the field is absent."""
         pairs = self._get(name, Mapping, {})
         return {
             str(key): str(self._checked(value, str, f"{name}.{key}"))
@@ -121,7 +125,7 @@ class Fields:
         return tuple(str(self._checked(item, str, name)) for item in self._get(name, list, []))
 
     def request_name(self, name: str) -> str:
-        """Return the name of the queued resource whose path is in a field; empty if absent."""
+        """Return the queued resource's name from the path in a field; empty if absent."""
         value = last_part(self.text(name))
         if value and not re.fullmatch(REQUEST_NAME_PATTERN, value):
             raise BadAnswer(f"{self.resource}: invalid {name} ({value!r:.80})")

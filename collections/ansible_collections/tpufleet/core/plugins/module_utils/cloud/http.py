@@ -40,20 +40,24 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Polling:
-    """The clock and the pauses of a polling loop. ``clock`` is monotonic, in seconds."""
+    """The clock and the pauses of a polling loop.
+
+    ``clock`` returns seconds since a fixed point and never goes back. Deadlines are times of this
+    clock.
+    """
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def deadline_in(self, seconds: float) -> float:
-        """Return the time of ``clock`` that is ``seconds`` from now."""
+        """Return the deadline that is ``seconds`` from now."""
         return self.clock() + seconds
 
     def pause(self, action: str, pauses: int, deadline: float) -> None:
         """Sleep between two polls, for 0.5 s at first and up to 10 s later.
 
         ``action`` describes the wait in the error, ``pauses`` is the number of earlier pauses, and
-        ``deadline`` is a time of ``clock``. Raises DeadlineExceeded.
+        ``deadline`` is when to stop waiting. Raises DeadlineExceeded at this time.
         """
         remaining = deadline - self.clock()
         if remaining <= 0:
@@ -155,7 +159,10 @@ class GoogleHttp:
         """
         answer = {} if may_be_empty and not reply.content else _json(reply)
         if not isinstance(answer, Mapping):
-            raise errors.BadAnswer(f"can't {action}: malformed response from {self.address}")
+            raise errors.BadAnswer(
+                f"can't {action}: malformed response from {self.address} (not a JSON object). "
+                "Check that this is the API's address, and that no proxy changes its responses"
+            )
         return answer
 
     def send(
@@ -214,7 +221,7 @@ class GoogleHttp:
                 never_connected = _never_connected(error)
                 connect_failures += never_connected
                 timeouts += not never_connected and isinstance(error, request_errors.Timeout)
-                # A TransportError occurs while fetching a token, before the request itself is sent.
+                # After a TransportError, the request was not sent: fetching its token failed.
                 was_sent = not never_connected and not isinstance(error, TransportError)
                 if (
                     is_last_try
@@ -229,7 +236,8 @@ class GoogleHttp:
                 continue
             except (GoogleAuthError, request_errors.RequestException, ValueError) as error:
                 raise errors.BadAnswer(
-                    f"can't {action}: the request to {self.address} failed ({type(error).__name__})"
+                    f"can't {action}: the request to {self.address} can't be sent, or its response "
+                    f"can't be read ({type(error).__name__}). Check the address and the credentials"
                 ) from None
             if 200 <= reply.status_code < 300:
                 return reply
@@ -240,7 +248,7 @@ class GoogleHttp:
                 # A proxy may return these status codes although the server carried out the request.
                 raise errors.NoAnswer(
                     f"can't {action}: the API returned HTTP {reply.status_code}, but may have "
-                    "carried out the request"
+                    "carried out the request. Run the playbook again to check"
                 )
             retry_after = _retry_after(reply.headers.get("Retry-After"))
             self._sleep(max(self._retry.wait_after(attempt), retry_after))
@@ -281,9 +289,10 @@ class GoogleApi:
     ) -> None:
         """Wait until an operation is done.
 
-        ``action`` describes the operation in errors, ``deadline`` is a time of ``polling.clock``,
-        and ``progress`` is called before each poll. Raises the error with which the operation
-        failed (CapacityError, QuotaError, OperationFailed), or DeadlineExceeded.
+        ``action`` describes the operation in errors, ``deadline`` is when to stop waiting (a
+        ``polling.clock`` time), and ``progress`` is called before each poll. Raises the error of
+        the failed operation (such as CapacityError, QuotaError or OperationFailed), or
+        DeadlineExceeded.
         """
         path = self._operation_path(operation, action)
         pauses = 0
@@ -327,7 +336,7 @@ class GoogleApi:
 
 
 def _check_is_from_api(error: errors.NotFound) -> None:
-    """Raise BadAnswer if a proxy may have sent the HTTP 404: the resource may still exist then."""
+    """Raise BadAnswer if a proxy may have sent the HTTP 404, so the resource may still exist."""
     if not error.is_from_api:
         raise errors.BadAnswer(
             f"{error}, but the API did not send this response; a proxy may have. Check the "

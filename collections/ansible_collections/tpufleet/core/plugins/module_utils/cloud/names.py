@@ -63,7 +63,10 @@ class Disk:
         return f"{self.name} ({'read-write' if self.writable else 'read-only'})"
 
     def path(self, project: str, zone: str) -> str:
-        """Return the disk's full API path; a mere name is completed with the project and zone."""
+        """Return the disk's full API path.
+
+        If ``source`` is only a name, the disk is in the given project and zone.
+        """
         if "/" in self.source:
             return self.source
         return f"projects/{project}/zones/{zone}/disks/{self.source}"

@@ -31,8 +31,9 @@ _PLAIN_FACTS = (
 class Differences:
     """Differences between a TPU and its spec.
 
-    ``immutable`` has one line for each immutable field that differs, ``patch`` the new values of
-    the other fields that differ, and ``mask`` the API's names of the fields in ``patch``.
+    ``immutable`` has one line of text for each immutable field that differs. ``patch`` is the body
+    of the request that sets the other fields that differ, and ``mask`` lists their paths in the
+    body for ``updateMask``.
     """
 
     immutable: tuple[str, ...]
@@ -41,7 +42,7 @@ class Differences:
 
 
 def compare(spec: NodeSpec, node: Node) -> Differences:
-    """Return the differences between a TPU and the fields that its spec sets."""
+    """Compare a TPU with its spec; fields that are None in the spec are not compared."""
     patch: dict[str, Any] = {}
     mask: list[str] = []
 
@@ -90,7 +91,10 @@ def _immutable(spec: NodeSpec, node: Node) -> Iterator[str]:
 
 
 def facts_of(node: Node) -> dict[str, Any]:
-    """Return a TPU's fields for a diff; metadata as digests, because metadata may have secrets."""
+    """Return the fields of a TPU that a diff shows.
+
+    The values of metadata entries are replaced by digests, because they may contain secrets.
+    """
     keys = ("name", "zone", "accelerator_type", *_PLAIN_FACTS)
     return {key: getattr(node, key) for key in keys} | {
         "data_disks": [str(disk) for disk in node.data_disks],
@@ -121,10 +125,11 @@ def outcome_of(
     *,
     created: bool = False,
 ) -> Outcome:
-    """Return the result of a change to a TPU, with an Ansible diff of ``before`` and the spec.
+    """Return the outcome of a change to a TPU. Its diff shows what the spec changes in ``before``.
 
-    ``changed`` tells whether anything changes, and ``after`` is the TPU after the change, None in
-    check mode. ``created`` tells whether the change creates or recreates the TPU.
+    ``changed`` says whether anything changes, and ``created`` whether the change creates or
+    recreates the TPU. ``before`` is the TPU before the change, None if there was none; ``after`` is
+    the TPU after the change, None in check mode.
     """
     observed = facts_of(before) if before else {}
     planned = dict(observed)

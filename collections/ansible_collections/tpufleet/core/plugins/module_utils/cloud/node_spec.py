@@ -122,7 +122,7 @@ class NodeSpec(ZonalResource):
 
     @property
     def disks_to_create(self) -> tuple[Disk, ...]:
-        """The data disks to create if they do not exist."""
+        """The data disks with a ``size_gb``, which are created if they do not exist."""
         return tuple(disk for disk in self.data_disks or () if disk.size_gb)
 
     def check(self) -> None:
@@ -133,7 +133,8 @@ class NodeSpec(ZonalResource):
             raise NotConfigured(f"TPU {self.where}: accelerator_config needs type and topology")
         if self.accelerator_type and self.topology:
             raise NotConfigured(
-                f"TPU {self.where}: set either accelerator_type or accelerator_config"
+                f"TPU {self.where}: both accelerator_type and accelerator_config are set. Remove "
+                "one of them"
             )
         if not self.accelerator_type and not self.topology:
             raise NotConfigured(f"TPU {self.where}: accelerator_type is missing")

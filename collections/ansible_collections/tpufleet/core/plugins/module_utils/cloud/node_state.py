@@ -143,7 +143,10 @@ def ensure_power(
                 api.power_node(zone, name, verb, deadline)
         node = read()
         if node is None:
-            raise errors.OperationFailed(f"can't {action}: it was deleted meanwhile")
+            raise errors.OperationFailed(
+                f"can't {action}: it was deleted meanwhile. To create it again, run: "
+                f"ansible-playbook playbooks/create.yml -e tpu={name}"
+            )
         if node.state != goal:
             api.polling.pause(action, pauses, deadline)
             pauses += 1

@@ -62,7 +62,10 @@ class Node(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key: the id, which no other TPU ever has; if the id is empty, zone and name."""
+        """Unique key: the id, which no other TPU ever has.
+
+        If the API reports no id, the key is made of zone and name.
+        """
         return self.id or f"{self.zone}.{self.name}"
 
     @property

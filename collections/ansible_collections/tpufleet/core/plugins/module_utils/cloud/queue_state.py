@@ -65,7 +65,7 @@ def ensure_requested(
         return Outcome(False, msg, before, before, request=request)
     if request and not request.is_being_deleted and not options.replaces_lost:
         raise errors.Different(
-            f"queued resource {request.where} is {request.state}, and Google does not try it again"
+            f"queued resource {request.where} is {request.state}, and Google will not retry it"
             + (f" ({request.error})" if request.error else "")
             + ". Delete it (state: absent), or set replace_dead: true"
         )
@@ -176,7 +176,9 @@ def _wait_active(
     request: QueuedResource | None = first
     for pauses in itertools.count():
         if request is None or request.key != first.key:
-            raise errors.OperationFailed(f"can't {action}: it no longer exists")
+            raise errors.OperationFailed(
+                f"can't {action}: it was deleted meanwhile. Run the playbook again to create it"
+            )
         if request.state == "ACTIVE":
             return request
         if request.is_dead:

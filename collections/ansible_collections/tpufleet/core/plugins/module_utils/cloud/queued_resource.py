@@ -2,7 +2,7 @@
 
 Format: projects.locations.queuedResources in
 https://cloud.google.com/tpu/docs/reference/rest. A queued resource whose TPUs failed or were
-preempted is dead: Google never tries it again, and it holds quota until it is deleted.
+preempted is dead: Google never retries it, and it holds quota until it is deleted.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class QueuedResourceSpec:
         tpu: the desired state of each TPU.
         count: the number of TPUs; several TPUs form a multislice.
         tier: ``spot``, ``guaranteed`` or empty (on demand).
-        min_duration: seconds for which ``guaranteed`` TPUs must run at least.
-        valid_for: seconds for which the queued resource may wait in the queue.
-        valid_until: time until which the queued resource may wait, in RFC 3339.
-        reservation: name or full API path of the reservation to use; empty: none.
+        min_duration: the minimum time in seconds for which ``guaranteed`` TPUs run.
+        valid_for: the maximum time in seconds that the queued resource waits in the queue.
+        valid_until: the time at which the queued resource stops waiting, in RFC 3339.
+        reservation: name or full API path of the reservation to use; empty for none.
     """
 
     name: str
@@ -134,11 +134,13 @@ class QueuedResourceSpec:
             )
         if self.valid_for and self.valid_until:
             raise NotConfigured(
-                f"queued resource {self.where}: set either valid_for or valid_until"
+                f"queued resource {self.where}: both valid_for and valid_until are set. Remove one "
+                "of them"
             )
         if self.min_duration and self.tier != "guaranteed":
             raise NotConfigured(
-                f"queued resource {self.where}: min_duration needs the tier guaranteed"
+                f"queued resource {self.where}: min_duration needs the tier guaranteed. Set tier: "
+                "guaranteed, or remove min_duration"
             )
 
     def body(self, project: str) -> dict[str, Any]:
@@ -227,5 +229,7 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
         nodes = [node] if (node := spec.text("nodeId")) else []
     for node in nodes[:1]:
         if not re.fullmatch(NODE_NAME_PATTERN, node):
-            raise BadAnswer(f"{spec.resource}: invalid TPU name ({node!r:.80})")
+            raise BadAnswer(
+                f"{spec.resource}: malformed API response: invalid TPU name ({node!r:.80})"
+            )
     return nodes

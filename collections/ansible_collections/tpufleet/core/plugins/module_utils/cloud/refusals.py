@@ -1,4 +1,4 @@
-"""Hints for the user after the API has refused to create a TPU: what the zone offers instead."""
+"""Hints in the error after the API refused to create a TPU: what the zones offer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _FIX = "fix it in fleet.yml, then run: ansible-playbook playbooks/create.yml"
 def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> errors.CloudError:
     """Return ``error``, the refusal to create the TPU ``spec``, with hints for the user.
 
-    If the zone, or the type or runtime version in it, does not exist, the hints name those that do.
+    If the zone does not exist, the hints list the zones with TPUs. If the zone does not offer the
+    type or the runtime version, they list those that it offers.
     """
     hints = list(_offers(api, spec))
     if errors.CHECK_PROJECT not in str(error):

@@ -63,8 +63,8 @@ class ApiSettings:
     def compute_address(self) -> str:
         """Base URL of the Compute Engine API.
 
-        The first of these that is set: ``compute_endpoint``, the path ``/compute/v1`` of
-        ``endpoint``, Google's URL.
+        It is ``compute_endpoint``, or if that is empty, ``/compute/v1`` below ``endpoint``, or if
+        both are empty, Google's URL.
         """
         custom = f"{self.endpoint}/compute/v1" if self.endpoint else GOOGLE_COMPUTE
         return self.compute_endpoint or custom

@@ -82,7 +82,7 @@ class Bucket:
 
     Args:
         url: ``gs://bucket/prefix``.
-        address: base URL of the API. Any other address than Google's is that of an emulator.
+        address: base URL of the API, either Google's or that of an emulator.
         credentials_file: a key file; empty for the application-default credentials.
         retry: how often to retry a request, and how long to wait.
     """
@@ -266,8 +266,9 @@ class Bucket:
     def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
 
-        Call it after a read returned 404, which does not say whether the object or its bucket is
-        missing. Listing is allowed then: to users who may not list objects, a read returns 403.
+        Call it after a read returned 404, to learn whether the object or its bucket is missing.
+        The user may list objects in this case: without that permission, the read of a missing
+        object returns 403.
         """
         full_name = self.bucket_url.full_name(name)
         params = {"prefix": full_name, "maxResults": "1"}

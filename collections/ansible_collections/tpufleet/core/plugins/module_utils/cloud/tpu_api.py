@@ -32,7 +32,8 @@ class Listing:
 class TpuApi(GoogleApi):
     """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods that take a ``deadline`` (a time of ``polling.clock``) wait until the change is done.
+    Methods with the parameter ``deadline`` wait until the change is done or this time has come. It
+    is compared with ``polling.clock``.
     """
 
     @property
@@ -124,7 +125,7 @@ class TpuApi(GoogleApi):
     def patch_node(
         self, zone: str, name: str, body: Mapping[str, Any], mask: Iterable[str], deadline: float
     ) -> None:
-        """Set the fields of a node that ``mask`` names, from ``body``. Idempotent."""
+        """Set the fields of a node that ``mask`` names to their values in ``body``. Idempotent."""
         action, path = f"change TPU {name} ({zone})", self._node_path(zone, name)
         params = {"updateMask": ",".join(mask)}
         operation = self._http.ask("PATCH", path, action, params=params, body=body)
