@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 COLLECTION = ROOT / "collections/ansible_collections/tpufleet/core"
 BESIDE = ("roles", "playbooks", "train", "requirements", "CHANGELOG.md", "LICENSE")
-"""Files and directories to copy from the repository's root directory to the collection's."""
+"""Files and directories of the repository's root that the archive has beside the plugins."""
 
 
 class ReleaseError(Exception):
@@ -67,7 +67,7 @@ def check_changelog() -> None:
     if not {version(), "Unreleased"} & set(headings[:1]):
         raise ReleaseError(
             f"CHANGELOG.md: the first section must be {version()} or Unreleased, not "
-            f"{' '.join(headings[:1]) or 'missing'}. Add it"
+            f"{' '.join(headings[:1]) or 'missing'}. Add the heading: ## {version()}"
         )
 
 

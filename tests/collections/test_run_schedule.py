@@ -48,7 +48,7 @@ KILL = Timer("kill", "mine", "2099-01-01 18:00", 0, "/p", "/a", ("playbooks/kill
         (("kill", "a b", "18:00", ""), "invalid name"),
         (("kill", "mine", "18:00\nExecStart=/bin/x", ""), "not a time"),
         (("kill", "mine", "$(reboot)", ""), "not a time"),
-        (("kill", "mine", "2026-12-31", ""), "no time of day. Quote a value with a space twice"),
+        (("kill", "mine", "2026-12-31", ""), "no time of day. A value with a space needs quotes"),
         (("reboot", "mine", "18:00", ""), "can't be scheduled"),
     ],
 )

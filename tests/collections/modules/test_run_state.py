@@ -301,7 +301,7 @@ def test_without_runs_systemctl_is_not_called(monkeypatch):
 def test_a_run_unknown_to_systemd_has_no_state(monkeypatch):
     fake_systemctl(monkeypatch, TWO_UNITS)
 
-    with pytest.raises(RunError, match="no answer for c"):
+    with pytest.raises(RunError, match="no state of these runs: c"):
         units.unit_states(["a", "b", "c"])
 
 

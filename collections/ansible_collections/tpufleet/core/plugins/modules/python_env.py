@@ -294,7 +294,10 @@ def main() -> None:
         device_holders = holders(options["device_glob"]) if options["device_glob"] else []
         needs_proof = proof is None and not device_holders
         if device_holders and proof is None:
-            module.warn(f"env_proof {options['proof']} did not run: {device_holders[0]}")
+            module.warn(
+                f"env_proof {options['proof']} did not run, because {device_holders[0]}. Run setup "
+                "again when no run is active"
+            )
         if not module.check_mode:
             with one_at_a_time(SETUP):
                 removed = remove_unused_files(options, env)

@@ -212,7 +212,8 @@ def main() -> None:
         module.fail_json(msg=str(error), **result)
     except OSError as error:
         module.fail_json(
-            msg=f"release {name} can't be installed: {error.strerror}: {error.filename}",
+            msg=f"release {name} can't be installed: {error.filename}: {error.strerror}. Fix this "
+            "on the worker, then run the playbook again",
             **result,
         )
     module.exit_json(**result)

@@ -174,7 +174,10 @@ def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
 
 
 def launched(params: dict, paths: WorkerPaths, check: bool) -> dict:
-    """Start the process unless it runs, is done or is blocked; return its status and blockers."""
+    """Start the process if its status is ``absent`` and nothing blocks it.
+
+    Returns the result of ``checked`` and, after a start, that of ``begin``.
+    """
     result = checked(params, paths, check)
     if result["status"] != "absent" or result["blockers"] or result["release_is_missing"]:
         return result
@@ -196,8 +199,8 @@ def started(params: dict, paths: WorkerPaths, check: bool) -> dict:
         return {"changed": False, "info": observed}
     if observed["active"]:
         raise RunError(
-            f"run {spec.run} is {observed['state']} here, attempt {observed['attempt']}. "
-            f"Stop it first: ansible-playbook playbooks/kill.yml -e run={spec.run}"
+            f"attempt {observed['attempt']} of run {spec.run} is {observed['state']} on this "
+            f"worker. Stop it first: ansible-playbook playbooks/kill.yml -e run={spec.run}"
         )
     is_preemptible = params["preemptible"]
     problems = blockers(process, paths, params["device_glob"], is_preemptible=is_preemptible)
@@ -239,7 +242,9 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         if device_holders and not any(
             overlap(chip, chip_of(launched_here(other, paths))) for other in active_runs()
         ):
-            raise RunError(f"run {run} is not running here, but {device_holders[0]}. {END_STRAYS}")
+            raise RunError(
+                f"run {run} is not running on this worker, but {device_holders[0]}. {END_STRAYS}"
+            )
         return {"changed": lockfile_removed, "info": observed}
     before = f"{observed['state']}\n"
     if check:
@@ -252,7 +257,7 @@ def stopped(params: dict, paths: WorkerPaths, check: bool) -> dict:
         raise RunError(f"run {run} is stopped, but {device_holders[0]}. {END_STRAYS}")
     after = observe(run, paths, unit={"ActiveState": "inactive"})
     if after["state"] == RunState.LOST:
-        after = observe(run, paths)  # there is no exit.json: query systemd how the run ended
+        after = observe(run, paths)  # exit.json is missing: ask systemd how the run ended
     diff = {"before": before, "after": f"{after['state']}\n"}
     return {"changed": True, "info": after, "diff": diff}
 

@@ -89,7 +89,8 @@ class Collection:
     def add_run(self, folder: Path) -> dict[str, dict]:
         """Add a run's output that is not stored yet.
 
-        Returns, by attempt number, what is stored of each attempt once this output is stored.
+        Returns the new value of the option ``state`` for this run. For each attempt number, it says
+        what is stored once the caller has stored the added output.
         """
         states, attempts = {}, read_attempts(folder)
         stored_states = self.stored.get(folder.name)

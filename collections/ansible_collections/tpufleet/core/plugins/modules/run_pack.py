@@ -181,7 +181,7 @@ def effective_user(uid: int) -> Iterator[None]:
 
 
 class PaddedFile:
-    """Wrapper of a file that returns zeros in place of bytes that cannot be read.
+    """Wrapper around a file that returns zeros in place of bytes that cannot be read.
 
     The size of a file in an archive is fixed in advance, but a log may be truncated meanwhile.
     ``error`` says what could not be read.
@@ -293,7 +293,8 @@ def main() -> None:
     try:
         with (
             os.fdopen(handle, "wb") as stream,
-            # Without a time and a name in its header, the archive changes only if its files do.
+            # Leave the time and the name out of gzip's header, so that equal files always give an
+            # equal archive.
             gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):

@@ -18,10 +18,10 @@ from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
 VERBS = ("watch", "report", "kill", "restart", "delete")
-#: Verbs without a target. Their timers also fire as soon as they are installed.
+#: Verbs without a target. With systemd, their interval timers also fire when they are installed.
 PERIODIC = ("watch", "report")
-#: Verbs that must not run late, so they need a fixed time: a timer with a fixed time does nothing
-#: if it fires late, while a timer with an interval starts its playbook even then.
+#: Verbs that must not run late. They need a fixed time, because only a timer with a fixed time
+#: checks whether it fires late.
 DESTRUCTIVE = ("kill", "delete")
 #: A timer with a fixed time does nothing if it fires more than this many minutes late.
 GRACE_MINUTES = 5
@@ -68,9 +68,16 @@ class Origin:
 class Timer:
     """One timer: a verb, its target, and either a time (systemd.time(7)) or an interval in seconds.
 
-    The timer runs the program ``tool`` (ansible-playbook) with ``arguments`` in the directory
-    ``project``. ``at`` is the time, empty for a timer with an interval; ``every`` is the interval,
-    0 for a timer with a time. ``zone`` is the zone of the TPU ``target``, empty for other targets.
+    Args:
+        verb: the playbook to start, such as ``kill``.
+        target: the name of a run or a TPU; empty for verbs without a target.
+        at: the time; empty for a timer with an interval.
+        every: the interval in seconds; 0 for a timer with a time.
+        project: the directory in which the playbook is started.
+        tool: the program ansible-playbook.
+        arguments: the arguments of ``tool``.
+        environment: names and values of environment variables for ``tool``.
+        zone: the zone of the TPU ``target``; empty for other targets.
     """
 
     verb: str
@@ -130,8 +137,8 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
         )
     if at and ":" not in at:
         raise ScheduleError(
-            f"at={at!r:.120} has no time of day. Quote a value with a space twice. "
-            f"For example: {LIKE}"
+            f"at={at!r:.120} has no time of day. A value with a space needs quotes inside the "
+            f"quotes of the shell. For example: {LIKE}"
         )
     return at, seconds(every) if every else 0
 
@@ -242,8 +249,8 @@ def service(timer: Timer) -> str:
 def timer_unit(timer: Timer) -> str:
     """Return the text of the timer unit.
 
-    A timer of ``watch`` or ``report`` first fires immediately, also after a boot. An interval timer
-    of another verb first fires after one interval.
+    With an interval, a timer of ``watch`` or ``report`` fires as soon as it is started, which is at
+    its installation and at each boot. A timer of another verb first fires after one interval.
     """
     if timer.every:
         first = 1 if timer.verb in PERIODIC else timer.every

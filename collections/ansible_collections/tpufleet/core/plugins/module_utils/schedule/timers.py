@@ -185,7 +185,7 @@ class Cron:
         return before, after
 
     def _own_lines(self) -> dict[str, str]:
-        """Return the crontab's lines of timers by the timer's name, which ends each line."""
+        """Return the lines of the crontab that are timers; keys are the timers' names."""
         lines = {line.rpartition(" # ")[2]: line for line in self._table().splitlines()}
         return {name: line for name, line in lines.items() if name.startswith(PREFIX)}
 

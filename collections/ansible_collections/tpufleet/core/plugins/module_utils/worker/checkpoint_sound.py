@@ -57,8 +57,10 @@ class Layout:
         return sorted(checkpoints, key=_age, reverse=True)
 
     def fault(self, path: str, sizes: Mapping[str, int], read: Callable[[str], bytes]) -> str:
-        """Return what is wrong with a checkpoint; empty if it is finished and intact.
+        """Return what is wrong with a checkpoint; empty if no problem is found.
 
+        Checks the lengths and checksums of files for this project's trainer, and for Orbax only
+        whether the save in a bucket was finished. Checkpoints of other trainers are not checked.
         ``sizes`` maps the relative paths of all files in the location to their lengths in bytes.
         ``read`` returns a file's content and may raise OSError.
         """

@@ -23,9 +23,9 @@ USER = "tpufleet"
 WORKER_FORMAT = 5
 """Version of the programs that setup installs for runs, and of the files that they read.
 
-Increase it when programs of the old version cannot start a launch whose files the new version of
-tpufleet has written. A worker on which another version is installed needs setup.yml before it can
-start a run.
+Increase it with each change after which the programs that are already on workers can no longer read
+the files of a launch. A worker that has another version than the controller needs setup.yml before
+it can start a run.
 """
 DONE_MARKER = "tpufleet-done.json"
 """Name of the file beside a run's checkpoints that marks the run as done."""

@@ -19,9 +19,14 @@ class UnusableDiskError(Exception):
 class DiskState:
     """The observed state of a disk, from blkid, wipefs, lsblk and the kernel.
 
-    ``name`` is the disk's name in Google Cloud, and ``device`` the path of its device file.
-    ``tags`` has blkid's tags (TYPE, UUID, PTTYPE, …), ``signatures`` the types that wipefs finds.
-    ``blank`` is true if the first and the last MiB of the disk contain only zeros.
+    Args:
+        name: the disk's name in Google Cloud.
+        device: the path of the disk's device file.
+        read_only: whether the kernel reports the disk as read-only.
+        tags: the tags that blkid reports (TYPE, UUID, PTTYPE, …).
+        signatures: the types of the signatures that wipefs finds.
+        partitions: the disk's partitions.
+        blank: whether the first and the last MiB of the disk contain only zeros.
     """
 
     name: str
@@ -47,7 +52,8 @@ def must_format(disk: DiskState) -> bool:
     if content:
         raise UnusableDiskError(
             f"{disk.device} holds {content}, not {FILESYSTEM}, so it was not changed. Use another "
-            f"disk, or, if nobody needs the data: wipefs --all {disk.device}"
+            "disk, or, if nobody needs the data, run on the worker: "
+            f"sudo wipefs --all {disk.device}"
         )
     if not disk.blank:
         raise UnusableDiskError(

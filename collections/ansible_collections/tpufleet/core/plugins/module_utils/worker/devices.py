@@ -34,7 +34,7 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def holders(device_glob: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
-    """List the processes that hold a device open, as ``python3 (pid 812) holds /dev/accel0``.
+    """Describe each process that holds a device: ``python3 (pid 812) holds /dev/accel0``.
 
     If ``chip`` is not negative, only the device of the chip with this index counts.
     """

@@ -209,7 +209,10 @@ def lock_finding(machine: Machine) -> Finding:
 
 
 def setup_findings(machine: Machine) -> Iterator[Finding]:
-    """Check that setup was completed and the environment exists; list the versions in it."""
+    """Check that setup was completed, and that the environment exists.
+
+    Lists the versions of Python, jax, jaxlib and libtpu in the environment.
+    """
     setup = f"ansible-playbook setup.yml --limit {machine.name}"
     stamp = read_stamp(machine.root)
     if stamp is None:

@@ -31,7 +31,10 @@ OTHER_EXIT_CODES = {
     126: ReasonCode.COMMAND_NOT_EXECUTABLE,
     127: ReasonCode.COMMAND_NOT_FOUND,
 }
-"""The reasons for exit code 70 of this project's trainer and codes 126 and 127 of a shell."""
+"""Reasons for exit codes outside the run contract.
+
+This project's trainer exits with 70. Shells exit with 126 and 127 if a command cannot be run.
+"""
 KILLED_REASONS = frozenset({ReasonCode.KILLED, ReasonCode.OUT_OF_MEMORY})
 """Failures after which the log has no error message, because the trainer was killed."""
 

@@ -16,7 +16,10 @@ from .from_leader import FromLeaderError, pull
 from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
 
 RSYNC_MODULE = "envs"
-"""Name of the leader's rsync module of environments (role variable ``fleet_ssh_serves``)."""
+"""Name of the rsync module in which the leader serves its environments.
+
+The role variable ``fleet_ssh_serves`` lists the modules.
+"""
 
 
 class OtherPythonError(Exception):
@@ -24,7 +27,7 @@ class OtherPythonError(Exception):
 
 
 def partial_copy(env: Path) -> Path:
-    """Return the path to which an environment is copied; a complete copy moves to ``env``."""
+    """Return the temporary path for a copy of ``env``; a complete copy is renamed to ``env``."""
     return env.with_name(f".{env.name}.taken")
 
 
@@ -50,11 +53,15 @@ def copy_env(env: Path, python: Path) -> None:
         record = read_marker(env.name, new)
         if record.get("made_by") != interpreter(python):
             raise OtherPythonError(
-                "the leader's Python environment needs another Python than this worker has"
+                "the leader's Python environment was installed for another Python than this "
+                "worker's"
             )
         pull(RSYNC_MODULE, env.name, new, options=["--whole-file"])
         if not has_all_files(new, record):
-            raise FromLeaderError(f"the leader's copy of {RSYNC_MODULE}/{env.name} is incomplete")
+            raise FromLeaderError(
+                f"the copy of the leader's Python environment ({RSYNC_MODULE}/{env.name}) is "
+                "incomplete"
+            )
     except FromLeaderError as error:
         if "No space left on device" in str(error):
             shutil.rmtree(new, ignore_errors=True)

@@ -26,7 +26,10 @@ It is beside the directory of the image's files. It is written last, so an image
 incomplete.
 """
 RSYNC_MODULE = "images"
-"""Name of the directory of images in ``WorkerPaths.root``, and of the leader's rsync module."""
+"""Name of the directory with the images, in ``WorkerPaths.root``.
+
+The rsync module in which the leader serves this directory has the same name.
+"""
 MOUNTINFO = Path("/proc/self/mountinfo")
 _WORKER_PATHS = ("/dev", "/etc/hosts", "/etc/resolv.conf", "/mnt", "/proc", "/sys", "/tmp")  # noqa: S108
 _SYSTEM_DIRECTORIES = ("boot", "dev", "etc", "proc", "run", "snap", "sys", "tmp", "usr", "var")
@@ -68,7 +71,7 @@ class Image:
         description = inspected[0] if isinstance(inspected, list) and inspected else None
         config = description.get("Config") if isinstance(description, Mapping) else None
         if not isinstance(config, Mapping):
-            raise ValueError("the engine's image inspect returned no Config")
+            raise ValueError("the container engine reports no Config of the image")
         pairs = [str(line).partition("=") for line in config.get("Env") or []]
         env = {name: value for name, _, value in pairs if VARIABLE.fullmatch(name)}
         return cls.parse(root, {"env": env, "directory": config.get("WorkingDir") or "/"})
@@ -107,8 +110,9 @@ class Image:
         """Return what the program roles/run/files/attempt needs to start a trainer in the image.
 
         The result has the image's environment variables, except those that the run's unit sets
-        (``unit_variables``). The unit does not set the image's variables, because some of them,
-        such as LD_LIBRARY_PATH, name files in the image; the program sets them for the trainer.
+        (``unit_variables``). The program sets them for the trainer only. In the unit, they would
+        also affect programs that run outside the image, where the paths in variables such as
+        LD_LIBRARY_PATH name other files.
         """
         env = {name: value for name, value in self.env.items() if name not in unit_variables}
         return {"root": str(self.root), "directory": self.directory, "env": env}
@@ -121,7 +125,7 @@ def image_folder(paths: WorkerPaths, reference: str) -> Path:
     """
     match = IMAGE.fullmatch(reference)
     if not match:
-        raise ValueError(f"{reference!r} is not an image with a digest")
+        raise ValueError(f"image {reference!r}: expected REGISTRY/NAME@sha256:DIGEST")
     return paths.root / RSYNC_MODULE / match["digest"]
 
 
@@ -175,8 +179,8 @@ def nearest_directory(path: str) -> str:
         reason = "systemd does not accept its name"
     else:
         try:
-            # Raises OSError if the path has a link that an untrusted user may have made, because
-            # systemd would follow the link.
+            # systemd would follow links in the path. parent_of refuses, with OSError, links that an
+            # untrusted user may have made.
             with parent_of(directory / "_"):
                 return str(directory)
         except OSError as error:

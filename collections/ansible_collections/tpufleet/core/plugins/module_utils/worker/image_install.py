@@ -122,8 +122,8 @@ def pull_and_unpack(engine: str, reference: str, folder: Path) -> None:
         image = Image.of_engine(root, inspected)
         # An interrupted installation may have left a container of this name.
         _exit_code([engine, "rm", "--force", _CONTAINER])
-        # If the image defines no command, engines require one. The container is never started, so
-        # the command /none need not exist.
+        # Name a command, because engines create no container without one, and the image may define
+        # none. The container is never started, so the command /none need not exist.
         arguments = ["create", "--network", "host", "--name", _CONTAINER, reference, "/none"]
         _output([engine, *arguments])
         _export(engine, root)

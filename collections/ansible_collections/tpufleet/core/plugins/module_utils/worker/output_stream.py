@@ -119,10 +119,10 @@ class State(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """An object to store below ``RUN/ATTEMPT/PROCESS``.
+    """An object to store below ``RUN/ATTEMPT/PROCESS``, and the state to record afterwards.
 
-    Once the object is stored, the caller writes ``state`` to ``ATTEMPT.state.json``. If ``content``
-    is empty, there is no object to store, and the caller only writes ``state``.
+    Once the object is stored, the caller writes ``state`` to ``ATTEMPT.state.json``. Empty
+    ``content`` means that there is nothing to store, and that the caller only writes ``state``.
     """
 
     name: str
@@ -292,13 +292,16 @@ def next_segment(
 ) -> tuple[Stream, bytes] | None:
     """Return the stream to record once the next segment is stored, and the segment's content.
 
-    Returns None if nothing was appended. The newest segment is replaced until it is full. If it is
-    full, the result is a stream with the number of the next segment, and empty content. The caller
-    must write the state with this stream before it stores the next segment. Otherwise, after a
-    crash, the old segment could grow although a newer segment exists.
+    The newest segment grows, and is stored again, until it is full or the file was rewritten. Then
+    this function returns a stream with the number of the next segment, and empty content. The
+    caller records this stream before it calls again. Otherwise, after a crash, the old segment
+    could grow although a newer segment exists.
 
-    If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first,
-    then the file from the nearest unchanged mark.
+    If the file was truncated or rewritten, the rest of the rotated copy (``FILE.1``) is read first.
+    Then the file is read from the last position up to which it has not changed.
+
+    Returns None if there is nothing to store now: the file has no new content, only an incomplete
+    line, or cannot be read.
 
     Args:
         path: the file.

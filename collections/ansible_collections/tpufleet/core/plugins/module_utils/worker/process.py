@@ -35,7 +35,7 @@ _SECRET_NAME = re.compile(
 )
 _FILE_NAME = re.compile(r"_(DIR|FILE|PATH)$", re.IGNORECASE)
 VAULT = "ansible-vault create INVENTORY/group_vars/all/secrets.yml"
-"""The command that creates the encrypted file of secrets in the directory of an inventory.
+"""Command that creates the encrypted file of secrets; INVENTORY is the inventory's directory.
 
 If the file exists, the command fails and says to use ``ansible-vault edit``.
 """
@@ -246,9 +246,9 @@ def looks_secret(name: str) -> bool:
 def unmasked_secrets(variables: Mapping[str, object]) -> str:
     """Return an error that names the variables that look like secrets; empty if none does.
 
-    ``variables`` are variables that are not masked in logs. A variable does not count if its value
-    is empty or can't be masked (``unmaskable_secrets``), if its name is that of a path (such as
-    KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
+    ``variables`` are variables that are not masked in logs. Ignores a variable if its value is
+    empty or can't be masked (``unmaskable_secrets``), if its name says that the value is a path
+    (such as KEY_FILE), or if ``TPUFLEET_NOT_SECRET`` lists it.
     """
     allowed = [ALLOWED, *str(variables.get(ALLOWED, "")).replace(",", " ").split()]
     names = ", ".join(
@@ -302,8 +302,8 @@ def launch_file(process: Process, image: Mapping[str, Any] | None = None) -> str
 def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
-    Omits environment variables, the config, and the field ``identity``: this is a digest from which
-    a short secret could be guessed.
+    Omits environment variables and the config, which may contain secrets, and the field
+    ``identity``. The identity is a digest that covers secrets, so short ones could be guessed.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):

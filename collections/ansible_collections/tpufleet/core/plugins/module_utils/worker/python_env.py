@@ -96,8 +96,8 @@ def _run_python(python: Path, program: str) -> Any:
 def measure(env: Path) -> dict[str, int]:
     """Return the number and bytes of an environment's files, and the bytes of its bytecode.
 
-    The marker file COMPLETE and the bytecode of packages' tests are not counted. Python writes that
-    bytecode later, when root imports the tests.
+    The marker file COMPLETE is not counted. The bytecode of packages' tests is not counted either,
+    because Python writes it only when root imports the tests.
     """
     counts = {"files": 0, "bytes": 0, "bytecode": 0}
     for folder, _, names in os.walk(env):

@@ -58,8 +58,8 @@ def check_link(path: str, target: str) -> None:
     """
     if leaves_tree(path, target):
         raise ReleaseError(
-            f"{printable(path)} is a link to {printable(target)}, outside of the code: "
-            "copy the file in, or add the link to .gitignore"
+            f"{printable(path)} is a link to {printable(target)}, outside of the code. Replace the "
+            "link by a copy of the file, or add it to .gitignore"
         )
 
 
@@ -273,7 +273,7 @@ def copy_pushed(incoming: Path, target: Path, last: Path | None) -> None:
     try:
         entries = read_manifest(target)
     except FileNotFoundError:
-        raise ReleaseError("the pushed directory has no manifest") from None
+        raise ReleaseError("the pushed directory has no manifest. Run the playbook again") from None
     last_paths = {(entry.kind, entry.digest): entry.path for entry in files_of(last)}
     for folder in {os.path.dirname(entry.path) for entry in entries}:  # noqa: PTH120 - a str
         (target / folder).mkdir(parents=True, exist_ok=True)

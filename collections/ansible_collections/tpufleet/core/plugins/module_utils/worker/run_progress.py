@@ -38,11 +38,12 @@ class Line(NamedTuple):
 
 
 def progress(folder: Path) -> dict[str, float] | None:
-    """Return the ``first`` and ``last`` step of a run's metrics, and ``counted``.
+    """Return the ``first`` and ``last`` step of a run's metrics, and its useful time, ``counted``.
 
-    ``counted`` are the seconds of the steps that no later attempt repeated. Returns None if the log
-    or the metrics are missing, if the metrics have fewer than two steps, or if the log is too long.
-    A binary search finds where each attempt begins, because times only increase in the metrics.
+    ``counted`` is the time in seconds spent in steps that no later attempt repeated. Returns None
+    if the log or the metrics are missing, if the last step is not higher than the first, or if the
+    log is too long. A binary search finds where each attempt begins, because times only increase in
+    the metrics.
     """
     try:
         starts = _starts(folder / "log")
@@ -84,7 +85,7 @@ def _starts(log: Path) -> list[float]:
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and last valid line of metrics between two offsets; None without any."""
+    """Return the first and last valid line of metrics between two offsets, or None."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 

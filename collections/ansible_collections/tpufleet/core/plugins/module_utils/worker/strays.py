@@ -27,7 +27,7 @@ class Stray:
     """A process that holds a device but belongs to no run.
 
     ``started_ticks`` is its start time in clock ticks after boot (proc(5)). ``since`` is the same
-    time in UTC.
+    time in UTC, such as ``2026-01-31T12:00:00Z``.
     """
 
     pid: int
@@ -123,7 +123,7 @@ def _wait(handles: Collection[int], seconds: float) -> None:
 
 
 def _stray(folder: Path, devices: set[str]) -> Stray | None:
-    """Return the stray with the /proc directory ``folder``; None if it is no stray or has ended."""
+    """Return the stray whose /proc directory is ``folder``; None if it is no stray or has ended."""
     held_devices = sorted(devices & open_files(folder))
     if not held_devices:
         return None

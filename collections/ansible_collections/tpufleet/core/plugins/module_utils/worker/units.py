@@ -34,7 +34,10 @@ def unit_states(runs: list[str], others: bool = False) -> dict[str, dict[str, st
             states[run_of(unit.get("Id", ""))] = unit
     missing = [run for run in runs if run not in states]
     if missing:
-        raise RunError(f"systemctl show: no answer for {', '.join(missing)}")
+        raise RunError(
+            f"systemctl show reported no state of these runs: {', '.join(missing)}. Run the "
+            "playbook again"
+        )
     return states
 
 

@@ -1,8 +1,8 @@
 """Directories of the wheels that a lock file pins.
 
-Setup installs uv from such a directory, and also all packages if the controller downloads the
-wheels. The TPU's leader gets the wheels once, and the other workers copy them from the leader. Each
-installation verifies the lock file's hashes again.
+Setup always installs uv from such a directory. If the controller downloads the wheels, setup
+installs all packages from such a directory. The TPU's leader gets the wheels once, and the other
+workers copy them from the leader. Each installation verifies the lock file's hashes again.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
                 if content is None:
                     raise EnvError(
                         f"the archive of wheels from the controller has {member.name}, which is "
-                        "not a wheel"
+                        "not a wheel. Delete the directory packs in jax_wheels_cache (default: "
+                        "~/.cache/tpufleet) on the controller, then run: ansible-playbook setup.yml"
                     )
                 with (new / member.name).open("wb") as stream:
                     shutil.copyfileobj(content, stream)
@@ -175,8 +176,9 @@ def unpack(pack: Path, folder: Path, lock: str) -> None:
 def unpack_programs(folder: Path, lock: str, bin_folder: Path) -> None:
     """Unpack the scripts of the wheels in ``folder`` to ``bin_folder``.
 
-    The binary distribution format, section "The .data directory", defines scripts. A tool that is a
-    single program, such as uv, needs no other file of its wheel.
+    Scripts are the programs in the directory ``NAME.data/scripts`` of a wheel (binary distribution
+    format, section "The .data directory"). The other files are not unpacked, because a tool that is
+    a single program, such as uv, does not need them.
 
     If the lock file does not have the hash of a wheel, removes ``folder`` and raises EnvError.
     Raises OSError if a file cannot be written.
