@@ -274,7 +274,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _filter_nodes(self, nodes: list[Node], slices: Mapping[str, Slice]) -> list[Node]:
         """Return the TPUs for which all filters are true.
 
-        ``slices`` has the slice of each TPU, by the TPU's key (Node.key).
+        ``slices`` maps each TPU's key (Node.key) to its slice.
         """
         selected = nodes
         for expression in self.get_option("filters"):

@@ -142,7 +142,7 @@ def _is_blank(device: str) -> bool:
 def ensure(params: dict, *, check: bool) -> dict:
     """Format the disk if necessary and return the module's result.
 
-    With ``check``, nothing is changed. ``params`` has the module's options. Raises
+    With ``check``, nothing is changed. ``params`` are the module's options. Raises
     UnusableDiskError, OSError.
     """
     name = params["name"]

@@ -165,7 +165,7 @@ def read_proof(path: Path, name: str) -> dict | None:
 def run_proof(options: dict, env: Path) -> dict:
     """Run the program that proves the environment on this worker's devices; return its result.
 
-    ``options`` has the module's options. Raises EnvError.
+    ``options`` are the module's options. Raises EnvError.
     """
     worker = Worker(*(options[name] for name in ("platform", "chips", "device_glob")))
     command, min_devices = options["proof_command"], options["devices"]
@@ -177,7 +177,7 @@ def run_proof(options: dict, env: Path) -> dict:
 def provide_env(options: dict, env: Path, python: Path) -> str:
     """Copy the environment from the leader, or install it here.
 
-    ``options`` has the module's options. Returns a warning if copying failed, otherwise an empty
+    ``options`` are the module's options. Returns a warning if copying failed, otherwise an empty
     string. Raises EnvError, WheelsMissingError, OSError.
     """
     check_free_space(env, needed_mb(options["lock"]))
@@ -207,7 +207,7 @@ def provide_env(options: dict, env: Path, python: Path) -> str:
 def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> str:
     """Install the environment from a package index.
 
-    ``options`` has the module's options. With ``leaders_first``, first tries to install from the
+    ``options`` are the module's options. With ``leaders_first``, first tries to install from the
     leader's downloads, and returns a warning if that failed. Otherwise returns an empty
     string. Raises EnvError, OSError.
     """

@@ -108,7 +108,7 @@ def system_python(minimum: int) -> Path | None:
 def install_uv(home: Path, options: dict, cache: Path) -> str:
     """Install uv to ``home`` from a wheel, which is copied from the leader or downloaded.
 
-    ``options`` has the module's options, and ``cache`` is the directory of wheels. Returns a
+    ``options`` are the module's options, and ``cache`` is the directory of wheels. Returns a
     warning if copying from the leader failed, otherwise an empty string. Raises EnvError,
     WheelsMissingError, OSError.
     """

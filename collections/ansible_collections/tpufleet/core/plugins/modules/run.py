@@ -140,7 +140,7 @@ from ..module_utils.worker.units import UNIT, active_runs, systemctl, unit_state
 def checked(params: dict, paths: WorkerPaths, check: bool) -> dict:
     """Return the status of the launch on this worker, and its blockers.
 
-    ``params`` has the module's options. In check mode (``check``), a missing image is no blocker,
+    ``params`` are the module's options. In check mode (``check``), a missing image is no blocker,
     because check mode installs no image.
     """
     result = {"changed": False, "started": False, "blockers": [], "info": {}}

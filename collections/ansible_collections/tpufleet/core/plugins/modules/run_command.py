@@ -106,7 +106,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
     """Run the command and return the lines that it prints to standard output.
 
-    ``params`` has the module's options. Raises RunError, OSError.
+    ``params`` are the module's options. Raises RunError, OSError.
     """
     spec, account = process.spec, pwd.getpwnam(USER)
     for owned in (paths.home, paths.run_dir(spec.run)):

@@ -123,7 +123,7 @@ def settled(observed: dict, until: str) -> bool:
 def observe_with_log(run: str, paths: WorkerPaths, params: dict, unit: dict[str, str]) -> dict:
     """Return the observed state of a run, with the log lines that the options request.
 
-    ``params`` has the module's options, and ``unit`` has the properties that systemd reports of the
+    ``params`` are the module's options, and ``unit`` has the properties that systemd reports of the
     run's unit.
     """
     if params["since"] is None:

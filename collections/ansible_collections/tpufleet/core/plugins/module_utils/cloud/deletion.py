@@ -29,7 +29,7 @@ def check_confirmed(resource: str, key: str, confirmed: Collection[str] | None) 
     """Raise Different if the user has not confirmed the deletion of a resource.
 
     ``resource`` names the resource in the error, and ``key`` is the resource's unique key.
-    ``confirmed`` has the keys of all resources that the user allows to delete; None allows any.
+    ``confirmed`` are the keys of all resources that the user allows to delete; None allows any.
     """
     if confirmed is not None and key not in confirmed:
         raise errors.Different(

@@ -102,8 +102,9 @@ def _check_unshared(api: TpuApi, zone: str, disk: str) -> None:
     stored = read_disk(api.compute, zone, disk)
     if stored and stored.access_mode == READ_ONLY_MANY:
         raise errors.Different(
-            f"the disk {stored.where} was filled before. A Hyperdisk that is shared never becomes "
-            "writable again. Set another name in data_disks of fleet.yml, and fill that disk"
+            f"the disk {stored.where} was filled before. Google can't make a Hyperdisk writable "
+            "again after it was shared. Set another name in data_disks of fleet.yml, and fill that "
+            "disk"
         )
 
 

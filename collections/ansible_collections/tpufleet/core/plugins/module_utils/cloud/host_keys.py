@@ -66,7 +66,7 @@ def alias_of(node_key: str, worker: int) -> str:
 def known_host(alias: str, published: Mapping[str, str]) -> KnownHost | None:
     """Return a worker's keys from its guest attributes; None if no key is valid.
 
-    ``published`` has the guest attributes by name, and ``alias`` is the worker's name in the
+    ``published`` are the guest attributes by name, and ``alias`` is the worker's name in the
     known_hosts file. Invalid keys and host names are dropped, because programs on the guest can
     write anything there.
     """

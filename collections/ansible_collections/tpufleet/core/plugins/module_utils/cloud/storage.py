@@ -167,7 +167,7 @@ class Bucket:
     def upload(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
         """Create or replace the object, whatever its generation.
 
-        ``metadata`` has fields of the object resource, such as contentType and cacheControl.
+        ``metadata`` are fields of the object resource, such as contentType and cacheControl.
         """
         self._insert(name, content, metadata, {})
 
@@ -191,7 +191,7 @@ class Bucket:
     ) -> Mapping[str, Any]:
         """Store an object in one request; return the metadata in the response.
 
-        ``precondition`` has query parameters such as ifGenerationMatch.
+        ``precondition`` are query parameters such as ifGenerationMatch.
         """
         action = f"write {self.url}/{name}"
         # Use a multipart upload, because the emulator ignores preconditions of simple uploads.

@@ -23,7 +23,7 @@ from .names import ALL_ZONES, last_part
 
 @dataclass(frozen=True)
 class Listing:
-    """Listed resources as JSON. ``unreachable`` has the zones that did not respond."""
+    """Listed resources as JSON. ``unreachable`` lists the zones that did not respond."""
 
     entries: list[Mapping[str, Any]]
     unreachable: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class TpuApi(GoogleApi):
     ) -> list[dict[str, str]]:
         """Return the guest attributes below ``query_path``, one dictionary for each worker.
 
-        ``workers`` has the numbers of the workers to read; empty for all workers of the node.
+        ``workers`` are the numbers of the workers to read; empty for all workers of the node.
         """
         action = f"read the guest attributes of TPU {name} ({zone})"
         body = {"queryPath": query_path, "workerIds": [str(worker) for worker in workers]}

@@ -78,7 +78,7 @@ class Machine:
 def check_worker(machine: Machine, kernel: Sequence[str] | None) -> list[Finding]:
     """Run all checks and return their findings.
 
-    ``kernel`` has the kernel's recent log lines (``kernel_lines``).
+    ``kernel`` are the kernel's recent log lines (``kernel_lines``).
     """
     return [
         *disk_findings(machine),

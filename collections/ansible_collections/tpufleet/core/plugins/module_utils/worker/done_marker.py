@@ -60,7 +60,7 @@ def parse_text(text: bytes, run: str) -> DoneMarker | None:
 def read_marker(checkpoints: str, run: str, env: Mapping[str, str]) -> DoneMarker | None:
     """Return the marker beside a run's checkpoints; None if there is none.
 
-    ``env`` has the trainer's variables, which may name an emulator of Cloud Storage or a key file.
+    ``env`` are the trainer's variables, which may name an emulator of Cloud Storage or a key file.
     With a key file, a marker in a bucket is not read and the result is None, because the bucket may
     refuse this worker's service account. Raises OSError or ValueError if a bucket cannot be read.
     """

@@ -116,7 +116,7 @@ def begin(env: Path, python: Path, uv: Path, variables: Mapping[str, str]) -> No
 def install(env: Path, lock: str, uv: Path, variables: Mapping[str, str], *source: str) -> None:
     """Install the packages that a lock file pins, checking their hashes. Raises InstallError.
 
-    ``lock`` is the lock file's text. ``source`` has options for uv that say where to find packages.
+    ``lock`` is the lock file's text. ``source`` are options for uv that say where to find packages.
     """
     command = [str(uv), "pip", "install", "--python", str(env / "bin/python"), "--require-hashes"]
     with tempfile.NamedTemporaryFile("w", suffix=".lock", encoding="utf-8") as file:
@@ -187,7 +187,7 @@ def without_secrets(output: str, env: Mapping[str, str]) -> str:
     """Return uv's output with asterisks in place of addresses that may have a password.
 
     If an environment variable should be a URL but cannot be parsed, uv's output quotes the value.
-    ``env`` has uv's environment variables; only addresses in their values are replaced.
+    ``env`` are uv's environment variables; only addresses in their values are replaced.
     """
     for word in " ".join(map(str, env.values())).split():
         after_scheme = word.rpartition("://")[2]

@@ -66,7 +66,7 @@ def error_line(lines: Sequence[str]) -> str:
 def _other_line(lines: Sequence[str], plain: Sequence[str]) -> str:
     """Return the error line of a log that has no traceback, as ``error_line`` describes.
 
-    ``plain`` has the ``lines`` without the prefixes that torchrun and exception groups add.
+    ``plain`` are the ``lines`` without the prefixes that torchrun and exception groups add.
     """
     written = [(line, bare) for line, bare in zip(lines, plain) if line.strip()]  # noqa: B905
     useful = [entry for entry in written if not _is_stack(entry[1])]

@@ -286,8 +286,8 @@ class LaunchSpec:
 def fill_command(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Replace ``{run}``, ``{process_id}`` and so on with the values of the run contract.
 
-    ``variables`` has the values as ``TPUFLEET_RUN``, ``TPUFLEET_PROCESS_ID`` and so on. Other names
-    in braces are not changed, because they may be arguments of the trainer.
+    ``variables`` are the values, named ``TPUFLEET_RUN``, ``TPUFLEET_PROCESS_ID`` and so on. Other
+    names in braces are not changed, because they may be arguments of the trainer.
     """
 
     def value(match: re.Match[str]) -> str:

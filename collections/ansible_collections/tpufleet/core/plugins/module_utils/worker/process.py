@@ -142,7 +142,7 @@ def environment(
 ) -> dict[str, str]:
     """Return all environment variables of a run's unit; those of the run contract have precedence.
 
-    ``trust`` has variables with the paths of the system's CA certificates. ``compile_cache`` is
+    ``trust`` are variables with the paths of the system's CA certificates. ``compile_cache`` is
     where JAX stores compiled programs; empty for a directory on this worker. ``image_path`` is the
     PATH in the run's image; empty if the run has no image. In an image, the image's programs and CA
     certificates are used instead of the worker's.

@@ -54,7 +54,7 @@ class Exit(NamedTuple):
 class Rendezvous(NamedTuple):
     """The progress of a rendezvous and, later, which other worker made this trainer stop.
 
-    ``waiting_for`` has the names of the workers that have not arrived; empty while unknown, None
+    ``waiting_for`` are the names of the workers that have not arrived; empty while unknown, None
     after the rendezvous. ``error`` says why the rendezvous failed. ``peer`` is the other worker
     that made this trainer stop: its process ended with ``peer_exit_code``, or the worker was lost
     and the code is None.

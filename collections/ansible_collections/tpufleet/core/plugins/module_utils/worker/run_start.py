@@ -39,7 +39,7 @@ END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
     """Return the process that a launch starts on this worker.
 
-    ``params`` has the options of the module run or run_command. Raises InvalidLaunchError,
+    ``params`` are the options of the module run or run_command. Raises InvalidLaunchError,
     RunError, EnvError.
     """
     spec = LaunchSpec.from_json(params["launch"])
@@ -286,7 +286,7 @@ def usable_cache(cache: str, account: pwd.struct_passwd) -> str:
 def device_access(gids: list[int]) -> str:
     """Return a systemd drop-in that allows a unit to open accelerator devices.
 
-    ``gids`` has the ids of the groups that own the devices. The drop-in adds the unit's user to
+    ``gids`` are the ids of the groups that own the devices. The drop-in adds the unit's user to
     these groups.
     """
     return f"[Service]\nSupplementaryGroups={' '.join(map(str, gids))}\n" if gids else ""
