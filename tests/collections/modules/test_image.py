@@ -181,7 +181,7 @@ def test_a_trainer_in_an_image_uses_the_image_s_programs_and_certificates():
      [{"Config": {"WorkingDir": "/a/../b"}}], [{"Config": {"Env": ["A=\x1b"]}}]],
 )  # fmt: skip
 def test_a_malformed_answer_of_an_engine_is_refused(inspected):
-    with pytest.raises(ValueError, match=r"the engine|its config"):
+    with pytest.raises(ValueError, match=r"the container engine|its config"):
         Image.of_engine(Path("/root"), inspected)
 
 

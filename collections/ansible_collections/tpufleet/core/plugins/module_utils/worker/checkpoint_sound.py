@@ -105,9 +105,9 @@ def no_finished_error(
 ) -> str:
     """Return the error message for a location without a finished checkpoint.
 
-    ``faults`` lists the problem of each checkpoint, and ``names`` are the relative paths of all files
-    in the location. If ``faults`` is empty, the message lists the files and, unless the trainer is
-    this project's own, explains how to set the pattern of the checkpoints' names.
+    ``faults`` lists the problem of each checkpoint, and ``names`` are the relative paths of all
+    files in the location. If ``faults`` is empty, the message lists the files and, unless the
+    trainer is this project's own, explains how to set the pattern of the checkpoints' names.
     """
     if faults:
         return f"{location}: no finished checkpoint ({'; '.join(faults)})"

@@ -71,7 +71,7 @@ class Image:
         description = inspected[0] if isinstance(inspected, list) and inspected else None
         config = description.get("Config") if isinstance(description, Mapping) else None
         if not isinstance(config, Mapping):
-            raise ValueError("the container engine reports no Config of the image")
+            raise ValueError("the container engine reports no config of the image")
         pairs = [str(line).partition("=") for line in config.get("Env") or []]
         env = {name: value for name, _, value in pairs if VARIABLE.fullmatch(name)}
         return cls.parse(root, {"env": env, "directory": config.get("WorkingDir") or "/"})
