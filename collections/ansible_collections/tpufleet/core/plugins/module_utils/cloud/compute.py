@@ -20,8 +20,8 @@ _PAGE_SIZE = "maxResults"
 class ComputeApi(GoogleApi):
     """Compute Engine client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods with the parameter ``deadline`` wait until the change is done or this time has come. It
-    is compared with ``polling.clock``.
+    Methods that take a ``deadline`` wait until the change is done. They raise DeadlineExceeded when
+    ``polling.clock`` reaches the deadline.
     """
 
     @property

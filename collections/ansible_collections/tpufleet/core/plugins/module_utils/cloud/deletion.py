@@ -12,7 +12,7 @@ from . import errors
 if TYPE_CHECKING:
     from .http import GoogleApi
 
-#: Maximum number of deletion requests that the API refuses temporarily (HTTP 429 or 5xx).
+#: Give up when the API has temporarily refused this many deletion requests (HTTP 429 or 5xx).
 TRIES = 10
 
 

@@ -55,7 +55,7 @@ class StoredDisk(ZonalResource):
 
     @property
     def key(self) -> str:
-        """Unique key: no TPU has an equal key, and no later disk of the same name."""
+        """Unique key, which no TPU and no later disk of the same name has."""
         return f"disk {self.zone}.{self.name}@{self.id}"
 
     def described(self) -> dict[str, Any]:

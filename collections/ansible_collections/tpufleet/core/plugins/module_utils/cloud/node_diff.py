@@ -32,8 +32,8 @@ class Differences:
     """Differences between a TPU and its spec.
 
     ``immutable`` has one line of text for each immutable field that differs. ``patch`` is the body
-    of the request that sets the other fields that differ, and ``mask`` lists their paths in the
-    body for ``updateMask``.
+    of the request that changes the other fields that differ. ``mask`` names these fields for the
+    request's ``updateMask``.
     """
 
     immutable: tuple[str, ...]

@@ -32,8 +32,8 @@ class Listing:
 class TpuApi(GoogleApi):
     """Cloud TPU API client for one project. Thread-safe. Methods raise only CloudError.
 
-    Methods with the parameter ``deadline`` wait until the change is done or this time has come. It
-    is compared with ``polling.clock``.
+    Methods that take a ``deadline`` wait until the change is done. They raise DeadlineExceeded when
+    ``polling.clock`` reaches the deadline.
     """
 
     @property

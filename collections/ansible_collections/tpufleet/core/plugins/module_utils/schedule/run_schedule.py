@@ -1,7 +1,7 @@
 """The controller's timers as text: systemd units (systemd.timer(5)) or crontab lines.
 
-A timer starts the playbook of a verb (docs/verbs). If the controller is off or asleep at a timer's
-fixed time, the playbook is not started, not even later.
+A timer starts the playbook of a verb (docs/verbs). If the controller is off at a timer's fixed
+time, or asleep until more than GRACE_MINUTES later, the timer skips this time.
 """
 
 from __future__ import annotations

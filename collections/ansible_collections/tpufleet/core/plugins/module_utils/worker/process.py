@@ -303,7 +303,7 @@ def launch_summary(content: Mapping) -> dict:
     """Return the main fields of ``launch.json``; empty if it has no launch.
 
     Omits environment variables and the config, which may contain secrets, and the field
-    ``identity``. The identity is a digest that covers secrets, so short ones could be guessed.
+    ``identity``. That digest covers secrets, so a short secret could be guessed from it.
     """
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
