@@ -30,7 +30,8 @@ POINTS = (
     "firewall : Load the rules",
     "firewall : Save the confirmed rules",
 )
-"""The tasks at which setup is interrupted. Except at CUT and OFF, the controller is killed."""
+"""The tasks at which setup is interrupted: at CUT and OFF by a fault of the second worker, at all
+others by killing ansible-playbook."""
 if not os.environ.get("TPUFLEET_ALL_POINTS"):
     POINTS = (POINTS[0], POINTS[1], CUT, POINTS[6], OFF, POINTS[8])
 

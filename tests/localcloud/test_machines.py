@@ -165,7 +165,7 @@ def test_a_second_cloud_with_its_own_mnt_shared_does_not_disturb_the_first(local
 
 
 def assert_gone(local_cloud):
-    """Check that the host has no file, mount, link, table or process of a cloud."""
+    """Check that the host has no file, mount, bridge, nftables table or process of a cloud."""
     assert not local_cloud.directory.exists()
     assert mounts.below(local_cloud.directory) == []
     assert not Path(f"/sys/class/net/{local_cloud.bridge}").exists()

@@ -15,7 +15,11 @@ T0 = 1_800_000_000
 
 
 def run_dir(folder, attempts):
-    """Write log and metrics of ``attempts``: (start, [(step, time), …]), in seconds from T0."""
+    """Write the log and the metrics of a process.
+
+    Each of ``attempts`` is a tuple: its start, and a list of its steps, each with the time of its
+    end. Times are in seconds after T0.
+    """
     log, metrics = [], []
     for number, (start, steps) in enumerate(attempts, 1):
         stamp = datetime.fromtimestamp(T0 + start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

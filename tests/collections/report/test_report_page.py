@@ -170,7 +170,8 @@ def test_runs_that_differ_only_in_overrides_are_a_sweep_with_the_best_first():
     assert f"Sweeps lr 20 runs · lowest held-out loss {loss:.4f}: {best.name}" in text
     assert "run learning_rate width held-out loss loss step state" in text
     order = [entry for entry in parsed_page(*views).texts if re.fullmatch(r"lr-\d+", entry)]
-    # The overview lists the 20 runs first, so the next name is the first row of the sweep's table.
+    # The page names all 20 runs in its overview first. The table of the sweep follows, so the next
+    # name is that of its first row.
     assert order[20] == best.name
 
 

@@ -434,8 +434,8 @@ def _attempt(value: Mapping | None) -> Attempt | None:
         return None
 
 
-def _start(value: Mapping) -> Start | None:
-    """Validate the fields of ``start.json``. Raises ValueError."""
+def _start(value: Mapping) -> Start:
+    """Parse the content of ``start.json``. Raises ValueError if a field is missing or invalid."""
     start = Start(*(value.get(name) for name in Start._fields))
     has_texts = isinstance(start.run, str) and isinstance(start.worker, str)
     if not has_texts or not RUN_NAME.fullmatch(start.run):

@@ -141,7 +141,8 @@ def name_and_zone(text: str) -> tuple[str, str]:
 def _parse_entry(entry: object, number: int) -> list[FleetEntry]:
     if not isinstance(entry, Mapping):
         raise NotConfigured(
-            f"tpu_fleet, entry {number}: expected a mapping with a name ({str(entry)!r:.60})"
+            f"tpu_fleet, entry {number}: expected a mapping with the key name, not "
+            f"{str(entry)!r:.60}"
         )
     name = entry.get("name")
     if not isinstance(name, str) or not name:
