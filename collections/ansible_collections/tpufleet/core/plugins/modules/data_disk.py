@@ -116,7 +116,7 @@ def inspect(name: str, device: str) -> DiskState:
         )
     tags = dict(entry.split("=", 1) for entry in probe.stdout.splitlines() if "=" in entry)
     signatures = output_of("wipefs", "--noheadings", "--output", "TYPE", device)
-    partitions = run_tool("lsblk", "--noheadings", "--raw", "--output", "NAME", device).stdout
+    partitions = output_of("lsblk", "--noheadings", "--raw", "--output", "NAME", device)
     flag = output_of("blockdev", "--getro", device)
     return DiskState(
         name=name,
