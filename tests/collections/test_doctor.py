@@ -146,6 +146,12 @@ def test_secrets_that_others_can_read_or_that_no_trainer_gets_are_found(tmp_path
     [
         (disabled("tpu.googleapis.com"), "gcloud services enable tpu.googleapis.com --project="),
         (
+            {"error": {"code": 403, "errors": [{"reason": "accessNotConfigured"}]}},
+            "gcloud services enable tpu.googleapis.com --project=",
+        ),
+        ({"error": {"details": [{"reason": "SERVICE_DISABLED"}]}}, "gcloud services enable tpu."),
+        ({"error": {"details": 1, "errors": [None]}}, "HTTP 403. Next step: give the account"),
+        (
             {"error": {"code": 403, "message": "Permission 'tpu.x' denied"}},
             "Permission 'tpu.x' denied. Next step: give the account roles/tpu.admin",
         ),

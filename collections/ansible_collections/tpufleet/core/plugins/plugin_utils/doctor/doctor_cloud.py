@@ -83,7 +83,7 @@ def api_finding(reply: Reply, settings: ApiSettings) -> Finding:
     check = TPU_API
     if reply.status == 200 and isinstance(reply.body.get("locations", []), list):
         return ok(check, f"answers at {settings.address}")
-    if reply.disabled:
+    if reply.is_disabled:
         return problem(
             check, f"is not enabled in {settings.project}", _enable_command(settings, "tpu")
         )
@@ -109,7 +109,7 @@ def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Findin
     if reply.status == 200:
         number = _NUMBER.match(str(reply.body.get("defaultServiceAccount", "")))
         return ok(check, f"{name}{f', number {number[1]}' if number else ''}")
-    if reply.disabled:
+    if reply.is_disabled:
         message = f"Compute Engine, which TPUs run on, is not enabled in {name}"
         return problem(check, message, _enable_command(settings, "compute"))
     if reply.status == 401:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
 TIMEOUT_S = 20
+#: Reason of an API that is not enabled, by the field of the error body that has it.
+_DISABLED_REASONS = {"details": "SERVICE_DISABLED", "errors": "accessNotConfigured"}
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,19 @@ class Reply:
         return self.status in errors.TRANSIENT_STATUSES
 
     @property
-    def disabled(self) -> str:
-        """The service that is not enabled in the project; empty for other responses.
+    def is_disabled(self) -> bool:
+        """Whether the API is not enabled in the project.
 
-        If the error does not name the service, the value is ``unknown``. Newer APIs report an
-        ErrorInfo with reason SERVICE_DISABLED (https://cloud.google.com/apis/design/errors), older
-        APIs accessNotConfigured.
+        Newer APIs report an ErrorInfo with reason SERVICE_DISABLED
+        (https://cloud.google.com/apis/design/errors), older APIs accessNotConfigured.
         """
         error = errors.error_body(self.body)
-        details = error.get("details")
-        for detail in details if isinstance(details, list) else []:
-            if isinstance(detail, Mapping) and detail.get("reason") == "SERVICE_DISABLED":
-                metadata = detail.get("metadata")
-                service = metadata.get("service") if isinstance(metadata, Mapping) else ""
-                return str(service) or "unknown"
-        older_errors = error.get("errors")
-        for entry in older_errors if isinstance(older_errors, list) else []:
-            if isinstance(entry, Mapping) and entry.get("reason") == "accessNotConfigured":
-                return "unknown"
-        return ""
+        for field_name, reason in _DISABLED_REASONS.items():
+            entries = error.get(field_name)
+            for entry in entries if isinstance(entries, list) else []:
+                if isinstance(entry, Mapping) and entry.get("reason") == reason:
+                    return True
+        return False
 
 
 def get(session: AuthorizedSession, url: str, params: Mapping[str, Any] | None = None) -> Reply:
