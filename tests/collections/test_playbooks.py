@@ -248,6 +248,20 @@ def test_recreating_a_living_tpu_has_to_be_confirmed(environment, local_api):
     assert local_api.node("demo") == before
 
 
+def test_an_error_before_a_living_tpu_is_recreated_is_shown(environment, local_api):
+    before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    public_key = local_api.state / "ssh/id_ed25519.pub"
+    public_key.mkdir(parents=True)  # can't be read; only the plan accepts that
+    (local_api.state / "ssh/id_ed25519").touch()
+    options = ("-e", "recreate=true", "-e", "yes=true")
+
+    output = error_of(environment, "playbooks/create.yml", *options)
+
+    assert f"read ssh_public_key_file {public_key}: Is a directory" in output
+    assert "create_fleet" not in output
+    assert local_api.node("demo") == before
+
+
 def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     local_api.ready("old", labels=OURS)
     local_api.ready("hers")
