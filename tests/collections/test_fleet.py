@@ -116,6 +116,17 @@ def test_a_living_tpu_is_preferred_to_a_dead_one_in_an_earlier_zone(state):
     assert match(fleet, nodes, ["-"]).present["demo"].zone == "us-central2-b"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_tpus_of_one_entry_the_one_in_its_first_zone_is_used_and_the_other_named(order):
+    nodes = [parse_node(node(zone=zone)) for zone in SEVERAL["zones"]]
+
+    matched = match(parse_fleet([SEVERAL]), nodes[::order], ["-"])
+
+    assert (matched.present["demo"], matched.unwanted) == (nodes[0], (nodes[1],))
+    why = matched.unwanted_description(nodes[1])["why"]
+    assert why == "the fleet uses the TPU demo in us-east1-d"
+
+
 def test_a_zone_that_the_inventory_does_not_list_is_an_error():
     unlisted = r"does not list the zone us-central2-b.*tpu\.yml"
     with pytest.raises(errors.NotConfigured, match=unlisted):

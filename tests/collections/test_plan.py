@@ -79,6 +79,15 @@ def test_different_and_unwanted_tpus_are_listed():
     assert "old (us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet" in lines
 
 
+def test_a_second_tpu_of_an_entry_is_listed_with_the_zone_of_the_one_that_is_used():
+    fleet = {key: value for key, value in DEMO.items() if key != "zone"}
+    zones = ["us-east1-d", "us-central2-b"]
+    nodes = [node(zone=zone) for zone in zones]
+    lines = " ".join(planned([fleet | {"zones": zones}], nodes).lines())
+    assert "(us-central2-b, v4-16, READY, 2 workers) exists and is not in the fleet: the " in lines
+    assert "the fleet uses the TPU demo in us-east1-d" in lines
+
+
 def test_foreign_tpus_are_marked_and_do_not_make_a_complete_fleet_incomplete():
     nodes = [node(labels={LABEL: "mine"}), node("old", id="2"), node("hers", labels={LABEL: "b"})]
     lines = list(planned([DEMO], nodes, foreign_text=foreign_to_mine).lines())

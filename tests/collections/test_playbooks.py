@@ -101,6 +101,20 @@ def test_create_applies_the_inventory_s_addresses_and_firewall(environment, tmp_
     assert re.search(r"\+ +tags:\n\+ +- ours", result.stdout)
 
 
+def test_create_names_the_second_tpu_of_an_entry_and_the_command_that_deletes_it(
+    environment, local_api, tmp_path
+):
+    zones = ["us-central1-b", "us-central1-c"]
+    for zone in zones:
+        local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS)
+    options = fleet_options(tmp_path, {"name": "demo", "zones": zones, **V2_8})
+
+    output = flat(succeeds(environment, "playbooks/create.yml", *options, "--check"))
+
+    assert "is not in the fleet: the fleet uses the TPU demo in us-central1-b." in output
+    assert "playbooks/delete.yml -e tpu=demo -e zone=us-central1-c" in output
+
+
 def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api):
     local_api.ready("demo", labels=OURS)
     assert "add -e yes=true" in error_of(environment, "playbooks/delete.yml")

@@ -112,7 +112,7 @@ class ActionModule(ActionBase):
         zones = zones_of(options["api"])
         nodes = list_nodes(source, zones)
         matched = observed.match(fleet, nodes, zones, is_own)
-        unwanted = observed.match(all_entries, nodes, zones, is_own).unwanted
+        whole_fleet = observed.match(all_entries, nodes, zones, is_own)
         key = ""
         if options["ssh_public_key_file"] and not options["os_login"]:
             if not options["ssh_user"]:
@@ -133,7 +133,11 @@ class ActionModule(ActionBase):
         )
         results = reconcile.create(source, selected, matched.present, self._change_options(options))
         return _result(results) | {
-            "unwanted": [observed.node_description(node) for node in unwanted if is_own(node)],
+            "unwanted": [
+                whole_fleet.unwanted_description(node)
+                for node in whole_fleet.unwanted
+                if is_own(node)
+            ],
             "to_delete": [
                 observed.node_description(result.replaced) for result in results if result.replaced
             ],

@@ -195,8 +195,8 @@ tpus:
   elements: dict
   returned: O(state=present) and O(state=absent)
 unwanted:
-  description: TPUs with this fleet's label that are not in O(fleet), with C(name), C(zone), C(id)
-    and C(description).
+  description: TPUs with this fleet's label that are not in O(fleet), with C(name), C(zone), C(id),
+    C(description) and C(why). C(why) is empty unless O(fleet) uses another TPU of the same name.
   type: list
   elements: dict
   returned: O(state=present)

@@ -28,6 +28,15 @@ class Observed:
     present: Mapping[str, Node]
     unwanted: tuple[Node, ...]
 
+    def unwanted_description(self, node: Node) -> dict[str, Any]:
+        """Return the description of a TPU of ``unwanted``.
+
+        ``why`` is empty unless the fleet uses another TPU of the same name.
+        """
+        used = self.present.get(node.name)
+        why = f"the fleet uses the TPU {node.name} in {used.zone}" if used else ""
+        return node_description(node) | {"why": why}
+
 
 def match(
     fleet: Sequence[FleetEntry],

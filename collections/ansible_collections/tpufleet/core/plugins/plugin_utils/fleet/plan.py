@@ -133,7 +133,11 @@ def make_plan(
         missing=missing_entries,
         disks=list(disks),
         different=different,
-        unwanted=[node_description(node) for node in observed.unwanted if not foreign_text(node)],
+        unwanted=[
+            observed.unwanted_description(node)
+            for node in observed.unwanted
+            if not foreign_text(node)
+        ],
         foreign=[
             node_description(node) | {"why": why}
             for node in observed.unwanted
