@@ -50,6 +50,16 @@ def test_pushing_the_same_release_again_changes_nothing(push):
     assert release_problems(push.releases / push.name, push.name) == []
 
 
+def test_pushing_the_same_release_again_replaces_a_damaged_one(push):
+    push()
+    damaged = push.releases / push.name / "train/main.py"
+    damaged.chmod(0o644)
+    damaged.write_text("damaged")
+
+    assert push()["changed"]
+    assert release_problems(push.releases / push.name, push.name) == []
+
+
 def test_a_push_removes_the_files_of_a_killed_push(push):
     leftover = push.releases / f".{push.name}.x1y2/train"
     leftover.mkdir(parents=True)

@@ -96,7 +96,7 @@ def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(path
     broken.write_text("print('changed')\n")
 
     assert "train/main.py differs" in run_start.release_problem(launch, paths)
-    assert "playbooks/push.yml" in run_start.release_problem(launch, paths)
+    assert "train.yml -e run=mine" in run_start.release_problem(launch, paths)
     (paths.release(name) / MANIFEST).unlink()
     assert "its manifest is missing" in run_start.release_problem(launch, paths)
 

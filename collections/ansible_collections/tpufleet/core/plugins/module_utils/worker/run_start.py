@@ -189,13 +189,20 @@ def lost_with_tpu(process: Process) -> list[str]:
 
 
 def release_problem(process: Process, paths: WorkerPaths) -> str:
-    """Return what is wrong with this worker's copy of the release; empty if it is intact."""
+    """Return what is wrong with this worker's copy of the release; empty if it is intact.
+
+    The playbook that starts the process replaces a missing or damaged copy first. push.yml is no
+    fix: it pushes the current code, which may be another release.
+    """
     name = process.spec.release
     release = paths.release(name)
     problems = release_problems(release, name) if release.exists() else ["it is missing"]
     if not problems:
         return ""
-    return f"release {name}: {summary(problems)}. Push it: ansible-playbook playbooks/push.yml"
+    return (
+        f"release {name}: {summary(problems)}. Run the playbook with the same options again, which "
+        f"pushes the release. For a launch: ansible-playbook train.yml -e run={process.spec.run}"
+    )
 
 
 def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> str:
