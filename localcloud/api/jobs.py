@@ -80,7 +80,8 @@ class Jobs:
         """Call ``action`` for each item, in parallel; return the error messages.
 
         With ``give_up``, no further calls begin after a failure. If the server stops, no further
-        calls begin either; raises StoppingError if items remain then and none has failed.
+        calls begin either; raises StoppingError if items remain then, unless a failure made it give
+        up anyway.
         """
         waiting = list(reversed(items))
         failures: list[str] = []
@@ -109,7 +110,7 @@ class Jobs:
             thread.start()
         for thread in threads:
             thread.join()
-        if waiting and not failures:
+        if waiting and not (give_up and failures):
             raise StoppingError
         return failures
 
