@@ -19,8 +19,11 @@ def hang(group: Path, on: bool) -> None:
 
 
 def hangs(group: Path) -> bool:
-    """Return whether ``hang`` has frozen the control group (cgroup-v2.rst, "cgroup.freeze")."""
-    with contextlib.suppress(FileNotFoundError):
+    """Return whether ``hang`` has frozen the control group (cgroup-v2.rst, "cgroup.freeze").
+
+    A group that does not exist, or is removed meanwhile, is not frozen.
+    """
+    with contextlib.suppress(OSError):
         return (group / "cgroup.freeze").read_text().strip() == "1"
     return False
 
@@ -35,9 +38,13 @@ def cut(link: str, on: bool) -> None:
 
 
 def is_cut(link: str) -> bool:
-    """Return whether bridge port ``link`` is disabled (BR_STATE_DISABLED in linux/if_bridge.h)."""
-    state = Path(f"/sys/class/net/{link}/brport/state")
-    return state.exists() and state.read_text().strip() == "0"
+    """Return whether bridge port ``link`` is disabled (BR_STATE_DISABLED in linux/if_bridge.h).
+
+    A port that does not exist, or is removed meanwhile, is not disabled.
+    """
+    with contextlib.suppress(OSError):
+        return Path(f"/sys/class/net/{link}/brport/state").read_text().strip() == "0"
+    return False
 
 
 def link_of(supervisor: int) -> str | None:
@@ -50,8 +57,9 @@ def link_of(supervisor: int) -> str | None:
         links = attempt(*enter, "ip", "-json", "link", "show", "host0")
         for link in json.loads(links or "[]"):
             for end in Path("/sys/class/net").iterdir():
-                if (end / "ifindex").read_text().strip() == str(link.get("link_index")):
-                    return end.name
+                with contextlib.suppress(OSError):  # the link of another machine was deleted
+                    if (end / "ifindex").read_text().strip() == str(link.get("link_index")):
+                        return end.name
     return None
 
 

@@ -124,13 +124,14 @@ class NspawnMachines(HostMachines):
     def faults(self, name: str) -> Collection[MachineFault]:
         """Return the faults found in the machine's control group, link and disk.
 
-        A machine that is off has no faults.
+        A machine that is off, or powers off meanwhile, has no faults.
         """
         if not self.alive(name):
             return ()
+        link = self._find_link(name)
         is_active: dict[MachineFault, bool] = {
             "hang": machine_faults.hangs(self._group(name)),
-            "cut": machine_faults.is_cut(self._link(name)),
+            "cut": link is not None and machine_faults.is_cut(link),
             "full-disk": (self._directory(name) / _DISK / _BALLAST).exists(),
         }
         return tuple(fault for fault in MACHINE_FAULTS if is_active[fault])
@@ -146,10 +147,13 @@ class NspawnMachines(HostMachines):
 
     def _link(self, name: str) -> str:
         """Return the name of the host's end of the machine's link; raise MachineError if none."""
-        for pid in processes.with_argument(self._root_option(name)):
-            if link := machine_faults.link_of(pid):
-                return link
+        if link := self._find_link(name):
+            return link
         raise MachineError(f"{name}: no network interface was found. If it is off, power it on")
+
+    def _find_link(self, name: str) -> str | None:
+        pids = processes.with_argument(self._root_option(name))
+        return next(filter(None, map(machine_faults.link_of, pids)), None)
 
     def set_disks(self, name: str, disks: tuple[DataDisk, ...]) -> None:
         """Attach exactly these data disks to the machine. Raises MachineError."""
