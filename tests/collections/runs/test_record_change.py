@@ -278,7 +278,9 @@ def test_an_unknown_run_is_refused_with_the_closest_names_and_the_status_command
     assert "no run fisrt is known: it has no record in /state" in error
     assert "Runs with a record: first, other." in error
     assert "ansible-playbook playbooks/status.yml" in error
-    assert "is known" not in unknown_run_text("fisrt", [], "/state", has_worker=False)
+    without_workers = unknown_run_text("fisrt", [], "/state", has_worker=False)
+    assert "run fisrt has no record in /state, and no selected worker is READY" in without_workers
+    assert "is known" not in without_workers
 
 
 def test_the_warning_about_a_missing_record_shows_how_to_kill_in_another_fleet_state():

@@ -326,7 +326,7 @@ def unknown_run_text(run: str, names: Sequence[str], fleet_state: str, has_worke
     """
     start, reason = f"no run {run} is known: it", "no selected worker has it"
     if not has_worker:
-        start, reason = f"run {run}", "no worker is READY"
+        start, reason = f"run {run}", "no selected worker is READY"
     return (
         f"{start} has no record in {fleet_state}, and {reason}. Runs with a record: "
         f"{closest_names(run, names)}. List the runs: ansible-playbook playbooks/status.yml"
