@@ -87,6 +87,20 @@ def test_an_ssh_key_is_created_once_and_its_public_key_is_restored(tmp_path):
     assert [oct(file.stat().st_mode)[-3:] for file in (key.parent, key)] == ["700", "600"]
 
 
+@pytest.mark.parametrize("os_login", [False, True])
+def test_an_empty_path_of_the_ssh_key_is_an_error_unless_os_login_manages_keys(
+    environment, tmp_path, os_login
+):
+    known_hosts = str(tmp_path / "known_hosts")
+    settings = {"user": "tpu", "private_key_file": "", "known_hosts_file": known_hosts}
+    variables = {"tpu_ssh": {**settings, "address": "internal", "os_login": os_login}}
+
+    result = play(environment, "playbooks/create.yml", "-e", json.dumps(variables), "--check")
+
+    assert (result.returncode == 0) == os_login, flat(result)
+    assert ("ssh_private_key_file is empty, so new TPUs would" in flat(result)) != os_login
+
+
 def test_create_applies_the_inventory_s_addresses_and_firewall(environment, tmp_path):
     inventory = shutil.copytree(ROOT / "inventory/local", tmp_path / "inventory")
     source = inventory / "tpu.yml"

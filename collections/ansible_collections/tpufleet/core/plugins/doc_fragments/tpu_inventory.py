@@ -97,7 +97,9 @@ options:
     default: false
     env: [{name: TPUFLEET_OS_LOGIN}]
   ssh_private_key_file:
-    description: The file of the private key for ssh. If empty, ssh uses its default.
+    description:
+      The file of the private key for ssh. If empty, ssh uses its default, and C(create.yml) creates
+      TPUs only with O(os_login).
     type: string
     default: ""
     env: [{name: TPUFLEET_SSH_PRIVATE_KEY_FILE}]
