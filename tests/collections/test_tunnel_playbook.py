@@ -66,17 +66,18 @@ def test_a_tunnel_ends_when_its_connection_is_lost(environment, inventory, asked
     assert "ServerAliveInterval" in asked.read_text().splitlines()[-1]
 
 
+@pytest.mark.parametrize("local_port", [0, 65535])
 def test_a_local_port_that_is_in_use_is_an_error_before_the_app_starts(
-    environment, inventory, asked
+    environment, inventory, asked, local_port
 ):
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", local_port)) as server:
         port = server.getsockname()[1]
         options = ("-e", "open=jupyter", "-e", f"local_port={port}")
         result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
     assert result.returncode != 0
     assert (
         f"uses port {port}. Choose another port: ansible-playbook playbooks/tunnel.yml "
-        f"-e open=jupyter -e local_port={port + 1}"
+        f"-e open=jupyter -e local_port={port + 1 if port < 65535 else 49152}"
     ) in flat(result)
     assert len(asked.read_text().splitlines()) == 1
 
