@@ -44,19 +44,28 @@ def test_sudo_may_be_a_word_for_a_boolean(tmp_path, sudo, is_allowed):
     assert ("NOPASSWD" in sudoers.read_text()) == is_allowed
 
 
+NAME = "expected a name of at most 31 lower-case"
+KEYS = "expected public ssh keys (key 2 of 2 is not one)"
+
+
 @pytest.mark.parametrize(
-    ("names", "key"),
-    [(["ada", "ada"], KEY), (["tpufleet-peer"], KEY), (["root"], KEY), (["eve"], "AAAA")],
+    ("names", "key", "error"),
+    [
+        (["ada", "ada"], KEY, NAME),
+        (["tpufleet-peer"], KEY, NAME),
+        (["root"], KEY, NAME),
+        (["eve"], "AAAA", KEYS),
+    ],
 )
 def test_a_user_with_an_invalid_or_repeated_name_or_no_valid_public_key_is_refused(
-    tmp_path, names, key
+    tmp_path, names, key, error
 ):
-    check = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[0]
-    accounts = [{"name": name, "keys": [key]} for name in names]
+    checks = yaml.safe_load((ROOT / "roles/users/tasks/main.yml").read_text())[:2]
+    accounts = [{"name": name, "keys": [KEY, key]} for name in names]
     role_variables = str(ROOT / "roles/users/vars/main.yml")
     variables = {"users_accounts": accounts}
 
-    result = run_tasks(tmp_path, [check], vars=variables, vars_files=[role_variables])
+    result = run_tasks(tmp_path, checks, vars=variables, vars_files=[role_variables])
 
     assert result.returncode != 0
-    assert f"users_accounts: {names[0]}: expected a name of at most 31 lower-case" in flat(result)
+    assert f"users_accounts: {names[0]}: {error}" in flat(result)

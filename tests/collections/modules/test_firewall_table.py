@@ -92,6 +92,23 @@ def test_answers_of_the_metadata_server_to_older_connections_are_accepted():
         assert f"{source} tcp sport {{ 80, 443 }} tcp flags & syn == 0x0 accept" in rules()
 
 
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ({"firewall_more_peers": ["10.0.0.3", "nas"]}, "expected addresses like 10.0.0.0/8 (nas)"),
+        ({"firewall_open_ports": ["80/tcp", "443"]}, "ports like 80/tcp or 60000-61000/udp (443)"),
+    ],
+)
+def test_only_the_address_or_port_that_is_wrong_is_named(tmp_path, setting, error):
+    checks = yaml.safe_load((ROLE / "tasks/present.yml").read_text())[:2]
+    files = [str(ROLE / name / "main.yml") for name in ("defaults", "vars")]
+    variables = json.dumps({"firewall_peers": ["10.0.0.2"], **setting})
+
+    result = run_tasks(tmp_path, checks, "-e", variables, vars_files=files)
+
+    assert error in flat(result)
+
+
 def test_a_partial_inventory_does_not_block_workers_of_other_zones(tmp_path):
     [copy_rules] = [
         task
