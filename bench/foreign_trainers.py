@@ -38,6 +38,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths  # noqa: E402
 
+from harness.attempt_log import last_attempt  # noqa: E402
 from harness.process_tree import kill_all, tree_of  # noqa: E402
 
 FILES = PROJECT / "examples"
@@ -140,9 +141,7 @@ class Attempt:
 
     def text(self) -> str:
         """Return the log of process 0 in this attempt."""
-        return (
-            self.log.read_text(errors="replace").rpartition("--- ")[2] if self.log.exists() else ""
-        )
+        return last_attempt(self.log.read_text(errors="replace")) if self.log.exists() else ""
 
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
         """Wait until ``pattern`` matches a number >= ``least`` in the log; return the number.
