@@ -349,6 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
+    sys.stdout.reconfigure(line_buffering=True)  # shows the progress in a pipe, too
     missed = []
     for fleet in (LARGE, SMALL):
         with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as api:
