@@ -1,6 +1,7 @@
 """playbooks/report.yml, run by ansible-playbook."""
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,13 +9,21 @@ import pytest
 import requests
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.tpufleet.core.plugins.action import report
 from ansible_collections.tpufleet.core.plugins.action.report import ActionModule
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
+    ARCHIVE_AFTER_S,
+    RunStore,
+)
 
 from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
+from tests.collections.running_actions import run_action
 from tests.collections.test_run_schedule_timers import TOOLS
 
 REPORT = "playbooks/report.yml"
@@ -54,6 +63,15 @@ def test_without_workers_the_report_of_a_run_is_made_from_its_record_and_publish
     served = requests.get(url, timeout=10)
     assert served.content == report.read_bytes()
     assert served.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+def test_the_report_shows_archived_runs(tmp_path):
+    paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
+    store = RunStore.of(paths["fleet_state"])
+    record = store.change("old", 0, record_fields("old", wanted="done"), Event(EventKind.LAUNCHED))
+    assert store.archive_finished([record], time.time() + 2 * ARCHIVE_AFTER_S) == ["old"]
+
+    assert run_action(report, answers={}, **paths)["runs"] == ["old"]
 
 
 @pytest.mark.parametrize(

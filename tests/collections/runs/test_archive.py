@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action, EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
+    RecordError,
     UnusableRecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
@@ -63,6 +64,17 @@ def test_a_run_that_is_wanted_or_has_just_changed_is_not_archived(folders, field
 
     assert archived(store) == []
     assert "mine" in store.read_all().usable
+
+
+def test_a_record_that_cannot_be_copied_to_the_archive_stays(folders, tmp_path):
+    store = RunStore(*folders)
+    folders[0].put("old", 0, record_fields("old", **OVER))
+    (tmp_path / "archive/runs/.old.lock").mkdir(parents=True)  # so that nothing can be written
+
+    with pytest.raises(RecordError, match="can't write"):
+        archived(store)
+
+    assert list(store.read_all().usable) == ["old"]
 
 
 def test_an_invalid_archived_record_is_named_in_the_error(folders):

@@ -13,6 +13,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observe import 
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
+    ARCHIVE_AFTER_S,
     Records,
     UnusableRecord,
 )
@@ -411,3 +412,16 @@ def test_the_release_of_a_stopped_run_in_the_archive_stays(controller):
     idle = idle_folder(controller)
     Upkeep(controller.watch(), idle).run([], controller.snapshot(), Records({}))
     assert (releases / RELEASE).is_dir()
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_pass_archives_runs_that_finished_a_week_ago_unless_in_check_mode(controller, check):
+    controller.record_launch("old", wanted="stopped")
+    controller.record_launch("wanted")
+    controller.now += ARCHIVE_AFTER_S + 60
+    store = controller.watch().store
+    upkeep = Upkeep(controller.watch(check=check), idle_folder(controller))
+
+    assert upkeep.run([], controller.snapshot(), store.read_all()) == UpkeepOutcome()
+
+    assert sorted(store.read_all().usable) == (["old", "wanted"] if check else ["wanted"])
