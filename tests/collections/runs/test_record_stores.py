@@ -5,6 +5,8 @@ import multiprocessing
 import stat
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,30 @@ def test_two_processes_at_once_lose_no_change(tmp_path):
     assert [process.exitcode for process in processes] == [0, 0]
     record = RecordFolder(str(tmp_path)).read("mine")
     assert (record["counter"], record["generation"]) == (2 * CHANGES, 2 * CHANGES)
+
+
+class Hesitant(RecordFolder):
+    """A store whose changes wait, between reading and writing, for another change to read too."""
+
+    both_have_read = threading.Barrier(2, timeout=0.5)
+
+    def _load(self, run):
+        record = super()._load(run)
+        with suppress(threading.BrokenBarrierError):  # the lock keeps the other change out
+            self.both_have_read.wait()
+        return record
+
+
+def test_of_two_changes_at_the_same_time_in_a_directory_one_is_refused(tmp_path):
+    def is_accepted(number: int) -> bool:
+        try:
+            Hesitant(str(tmp_path)).change("mine", 0, {"number": number}, {})
+        except RecordConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(is_accepted, range(2))) == [False, True]
 
 
 def test_two_controllers_at_once_lose_no_change_in_a_bucket(bucket_api):
