@@ -21,6 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error
 from tests.collections.local_client import changes
+from tests.collections.running_modules import run_module
 
 TPU = NodeSpec("demo", ZONE, "v4-8", "tpu-ubuntu2204-base")
 DEMO = QueuedResourceSpec("demo", TPU, tier="spot")
@@ -63,6 +64,43 @@ def test_a_suspended_request_is_not_replaced_without_consent(
     with pytest.raises(Different, match=message):
         ensure_requested(client, DEMO, ChangeOptions(**options))
     assert set(scripted.methods()) == {"GET"}
+
+
+def run_queued_resource(scripted, **options):
+    """Run the module tpu_queued_resource for DEMO and return its result."""
+    spec = {"name": "demo", "zone": ZONE, "accelerator_type": "v4-8", "tier": "spot"}
+    spec |= {"runtime_version": TPU.runtime_version, "api": scripted.api}
+    return run_module("tpu_queued_resource", **spec, **options)
+
+
+@pytest.mark.parametrize("replace_dead", [True, False])
+def test_the_module_replaces_a_suspended_request_only_with_the_option(scripted, replace_dead):
+    scripted.handler = lambda _: Reply(request("SUSPENDED"))
+
+    result = run_queued_resource(scripted, check=True, replace_dead=replace_dead)
+
+    assert (result.get("changed", False), result.get("failed", False)) == (
+        replace_dead,
+        not replace_dead,
+    )
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_the_module_deletes_the_tpus_of_a_request_only_by_force(scripted, force):
+    scripted.script = [Reply(request())] * 2 + [Reply({"done": True}), GONE]
+
+    assert run_queued_resource(scripted, state="absent", force=force)["changed"]
+
+    (deletion,) = (sent for sent in scripted.asked if sent.method == "DELETE")
+    assert deletion.query == f"force={str(force).lower()}"
+
+
+def test_without_wait_the_module_returns_while_the_request_is_queued(scripted):
+    scripted.handler = lambda _: Reply(request("WAITING_FOR_RESOURCES"))
+
+    result = run_queued_resource(scripted, wait=False, timeout=1)
+
+    assert result["request"]["state"] == "WAITING_FOR_RESOURCES"
 
 
 def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):

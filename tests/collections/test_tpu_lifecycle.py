@@ -13,6 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
 )
 
 from harness.scripted_api import ZONE, Drop, Reply, error, node
+from tests.collections.running_modules import run_module
 
 DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
 GONE = error(404, "not found")
@@ -33,6 +34,19 @@ def test_a_preempted_tpu_is_replaced_only_if_requested(api, local_api):
         ensure_present(api, replace(DEMO, spot=True), ChangeOptions())
     second = ensure_present(api, replace(DEMO, spot=True), ChangeOptions(replace_dead=True))
     assert (second.node.state, second.node.id != first.node.id) == ("READY", True)
+
+
+@pytest.mark.parametrize(
+    ("existing", "option"),
+    [(node(acceleratorType="v4-8"), "recreate"), (node(state="PREEMPTED"), "replace_dead")],
+)
+def test_the_module_replaces_a_tpu_only_with_the_option(scripted, existing, option):
+    scripted.handler = lambda _: Reply(existing)
+    spec = {"name": "demo", "zone": ZONE, "accelerator_type": "v4-16"}
+    spec |= {"runtime_version": DEMO.runtime_version, "api": scripted.api}
+
+    assert run_module("tpu_node", check=True, **spec)["reason"] == "different"
+    assert run_module("tpu_node", check=True, **spec, **{option: True})["changed"]
 
 
 def test_a_creation_whose_answer_is_lost_creates_only_one_tpu(client, scripted):
@@ -132,6 +146,15 @@ def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     scripted.script = [Reply(node(state="STARTING")), Reply(node(id="4712"))]
     with pytest.raises(errors.Different, match="was recreated meanwhile"):
         ensure_power(client, ZONE, "demo", started=False, timeout=600, node_id=node()["id"])
+    assert set(scripted.methods()) == {"GET"}
+
+
+def test_the_module_does_not_stop_a_tpu_with_another_id(scripted):
+    scripted.handler = lambda _: Reply(node(id="4712"))
+    spec = {"name": "demo", "zone": ZONE, "state": "stopped", "timeout": 1, "api": scripted.api}
+
+    assert run_module("tpu_node", check=True, **spec, node_id="4712")["changed"]
+    assert "was recreated meanwhile" in run_module("tpu_node", **spec, node_id="4711")["msg"]
     assert set(scripted.methods()) == {"GET"}
 
 
