@@ -225,9 +225,9 @@ def add_other_tpu(fleet: Fleet) -> None:
     (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
 
 
-def record_launch(fleet: Fleet, run: str) -> None:
-    """Write the record of a run that was launched on the TPU pod."""
-    nodes = [{"name": "pod", "zone": "us-east1-d", "id": "4712"}]
+def record_launch(fleet: Fleet, run: str, zone: str = "us-east1-d") -> None:
+    """Write the record of a run that was launched on the TPU pod, by default in its zone."""
+    nodes = [{"name": "pod", "zone": zone, "id": "4712"}]
     fields = record_fields(run, tpu="pod", nodes=nodes, workers=2, attempt=1)
     records = fleet.folder / "fleet/runs"
     records.mkdir(parents=True)
@@ -245,6 +245,17 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
     assert result.returncode != 0
     assert "run mine-1 was launched on TPU pod" in " ".join(result.stdout.split())
     assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
+
+
+def test_a_run_in_a_zone_that_could_not_be_listed_is_not_launched_on_another_tpu(fleet):
+    record_launch(fleet, "mine", zone="us-west4-a")
+
+    result = fleet.train(tpu_unreachable=["us-west4-a"])
+
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
+    assert "run mine was launched in us-west4-a, which did not answer" in text
+    assert fleet.calls == []
 
 
 def test_a_launch_names_its_differences_from_the_last_launch(fleet):
