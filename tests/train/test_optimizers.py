@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.train.fixed_sequences import VOCABULARY, losses
@@ -57,6 +58,28 @@ def test_muon_s_update_of_a_layer_matrix_is_nearly_orthogonal(no_mesh: None):
         assert singular.max() / singular.min() < 2.5
     of_adam = np.abs(np.asarray(updates["tokens_vd"]))
     np.testing.assert_allclose(of_adam, 1.0, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [("l_q_dhe", (16, 24)), ("l_k_dge", (16, 8)), ("l_v_dge", (16, 8)), ("l_out_hed", (24, 16))],
+)
+def test_muon_s_update_of_an_attention_weight_is_that_of_its_matrix(
+    no_mesh: None, name: str, matrix: tuple[int, int]
+):
+    cfg = config(
+        model={"heads": 3, "kv_heads": 1, "head_dim": 8},
+        optimizer={"name": "muon", "weight_decay": 0, "clip": None},
+    )
+    weight = fresh(cfg)["params"][name]
+    grad = jax.random.normal(jax.random.key(0), weight.shape)
+    rule = optimizer.make(cfg)
+    update = rule.update({name: grad}, rule.init({name: weight}), {name: weight})[0][name]
+
+    flat_rule = optax.contrib.muon(1e-2, consistent_rms=optimizer.MUON_RMS)
+    flat_weight, flat_grad = weight[0].reshape(matrix), grad[0].reshape(matrix)
+    expected = flat_rule.update(flat_grad, flat_rule.init(flat_weight), flat_weight)[0]
+    np.testing.assert_allclose(update[0].reshape(matrix), expected, rtol=1e-4, atol=1e-6)
 
 
 FROZEN = {"frozen": ["tokens_vd", "*norm*"]}
