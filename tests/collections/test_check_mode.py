@@ -19,9 +19,9 @@ from harness.playbooks import ROOT
 from tests.collections.running_actions import api_variable, run_action
 from tests.collections.running_modules import run_module
 from tests.collections.test_killed_create import KeyedMachines
+from tests.collections.test_plugin_rules import PLUGINS, imports
 from tests.localcloud.api.local_api import NODE, LocalApi
 
-PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
 KIND = {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}
 
 
@@ -77,16 +77,21 @@ TABLE = {
     "vpc_firewall, absent": ({"name": "older", "state": "absent"}, True),
 }
 ACTIONS = {"tpu_fleet": tpu_fleet, "shared_disk": shared_disk, "doctor": doctor, "watch": watch}
+#: The shared code that gives a module a client of the Cloud TPU API and the Compute Engine API.
+CLIENTS = {
+    "module_utils.cloud.compute",
+    "module_utils.cloud.module",
+    "module_utils.cloud.tpu_api",
+    "plugin_utils.fleet.cloud_tpus",
+}
 #: Parts of the log lines of requests that change no resource, although they use POST.
 READS = ("getGuestAttributes", "oauth2.", "localcloud.")
 
 
 def test_every_module_that_calls_the_cloud_is_in_the_table():
-    texts = {file.stem: file.read_text() for file in PLUGINS.glob("modules/*.py")}
-    calling = {name for name, text in texts.items() if "  - tpufleet.core.tpu_api\n" in text}
-    # doctor and watch read tpu_api from the inventory; run_fetch only downloads.
-    expected = (calling | {"doctor", "watch"}) - {"run_fetch"}
-    assert expected == {key.split(",")[0] for key in TABLE}
+    plugins = [*PLUGINS.glob("modules/*.py"), *PLUGINS.glob("action/*.py")]
+    calling = {file.stem for file in plugins if CLIENTS & {name for _, name in imports(file)}}
+    assert calling == {key.split(",")[0] for key in TABLE}
 
 
 def changes(log: str) -> list[str]:
