@@ -80,6 +80,20 @@ def test_an_error_about_type_runtime_or_zone_has_the_apis_reason_and_the_allowed
             ensure_present(client, spec, ChangeOptions())
 
 
+@pytest.mark.parametrize(
+    ("message", "is_about_project"),
+    [("denied on resource projects/mine", True), ("the network is not yours", False)],
+)
+def test_a_refused_creation_advises_either_another_project_or_another_fleet_file(
+    client, scripted, message, is_about_project
+):
+    scripted.handler = refusing(403, message)
+    with pytest.raises(errors.Forbidden, match=message) as refused:
+        ensure_present(client, DEMO, ChangeOptions())
+    assert (errors.CHECK_PROJECT in str(refused.value)) == is_about_project
+    assert ("fix it in fleet.yml" in str(refused.value)) != is_about_project
+
+
 TPU = {"name": "demo", "zone": ZONE, "runtime_version": "r", "accelerator_type": "v4-8"}
 
 

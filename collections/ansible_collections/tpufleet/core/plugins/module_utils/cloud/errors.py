@@ -50,9 +50,16 @@ class Unauthorized(CloudError):
 
 
 class Forbidden(CloudError):
-    """The credentials are valid but lack the permission (HTTP 403)."""
+    """The credentials are valid but lack the permission (HTTP 403).
+
+    If ``is_about_project``, they lack it in the whole project, and the message says how to fix it.
+    """
 
     reason = "forbidden"
+
+    def __init__(self, text: object, *, is_about_project: bool = False) -> None:
+        super().__init__(f"{text}; {CHECK_PROJECT}" if is_about_project else text)
+        self.is_about_project = is_about_project
 
 
 class NotFound(CloudError):
@@ -225,8 +232,8 @@ def from_http(status: int, answer: object, action: str) -> CloudError:
     if "quotaExceeded" in _listed_reasons(error):
         return QuotaError(f"can't {action}: {message}")
     if status == 403:
-        hint = f"; {CHECK_PROJECT}" if _OF_A_PROJECT.search(message) else ""
-        return Forbidden(f"can't {action}: {message}{hint}")
+        is_about_project = _OF_A_PROJECT.search(message) is not None
+        return Forbidden(f"can't {action}: {message}", is_about_project=is_about_project)
     if status == 404:
         return NotFound(f"can't {action}: {message}", is_from_api=bool(error))
     if status == 409:

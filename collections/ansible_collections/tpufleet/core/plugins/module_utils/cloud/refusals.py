@@ -22,7 +22,7 @@ def explain_refusal(api: TpuApi, error: errors.CloudError, spec: NodeSpec) -> er
     type or the runtime version, they list those that it offers.
     """
     hints = list(_offers(api, spec))
-    if errors.CHECK_PROJECT not in str(error):
+    if not (isinstance(error, errors.Forbidden) and error.is_about_project):
         hints.append(_FIX)
     return type(error)("; ".join([str(error), *hints]))
 
