@@ -15,7 +15,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import image 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import image_install
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import IMAGE
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
-    FromLeaderError,
+    DiskFullError,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.image import (
     Image,
@@ -332,7 +332,7 @@ def test_an_incomplete_image_of_the_leader_is_not_copied(paths, leader, config):
 def test_a_full_disk_is_named_and_partial_files_are_removed(paths, monkeypatch):
     def full(module, path, destination, **options):
         (destination / "part").touch()
-        raise FromLeaderError("copying failed: write failed: No space left on device (28)")
+        raise DiskFullError("copying failed: write failed: No space left on device (28)")
 
     monkeypatch.setattr(image_install, "has_leader", lambda: True)
     monkeypatch.setattr(image_install, "pull", full)

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
+    python_env,
+    wheels,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
     check_free_space,
@@ -21,6 +24,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
 from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
+from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
 LOCK = Path(__file__).parents[3] / "requirements/worker-cpu.lock"
@@ -102,10 +106,40 @@ def test_tools_use_the_system_s_certificates_unless_configured(tmp_path):
     assert "SSL_CERT_FILE" not in network_environment({}, tmp_path / "none")
 
 
-def test_a_full_disk_is_recognized_in_the_output_of_a_tool():
-    output = "error: failed to write\n  cause: No space left on device (os error 28)\n"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  cause: No space left on device (os error 28)",
+        'rsync: [receiver] write failed on "/opt/a": No space left on device (28)',
+        "ERROR: Could not install packages: [Errno 28] No space left on device",
+        "Error: writing blob: write /var/tmp/a: no space left on device",
+    ],
+    ids=["uv", "rsync", "pip", "podman"],
+)
+def test_a_full_disk_is_recognized_in_the_output_of_a_tool(line):
+    output = f"error: failed to write\n{line}\n"
 
     assert error_summary(output).startswith("no space left on the disk: free space, then ")
+
+
+@pytest.mark.parametrize("step", ["pip", "uv"])
+def test_a_full_disk_is_recognized_in_every_locale_and_has_no_other_fix(
+    tmp_path, monkeypatch, step
+):
+    program = tmp_path / "program"
+    german = "auf dem Gerät ist kein Speicherplatz mehr verfügbar"
+    program.write_text(
+        f'#!/bin/sh\n[ "$LC_ALL" = C.UTF-8 ] || {{ echo {german}; exit 1; }}\n'
+        "echo 'No space left on device (os error 28)'; exit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+
+    with pytest.raises(EnvError, match=r"no space left on the disk: .*-playbook setup\.yml$"):
+        if step == "pip":
+            wheels.download(tmp_path / "wheels", "a==1\n", [str(program)], {})
+        else:
+            install_python(program, tmp_path, "3.12", "", {})
 
 
 def create_environments(tmp_path, *names):

@@ -66,6 +66,7 @@ from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.env_install import without_secrets
 from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
+from ..module_utils.worker.os_errors import output_says_disk_is_full
 from ..module_utils.worker.python_env import (
     EnvError,
     check_free_space,
@@ -177,7 +178,10 @@ def install_python(uv: Path, folder: Path, version: str, mirror: str, env: dict)
             f"uv python install {version}",
         )
     except EnvError as error:
-        raise EnvError(f"{without_secrets(str(error), environment)}. {hint}") from None
+        message = without_secrets(str(error), environment)
+        if not output_says_disk_is_full(error.output):
+            message = f"{message}. {hint}"
+        raise EnvError(message) from None
     python = installed_python(folder, version)
     if not python:
         raise EnvError(

@@ -12,8 +12,8 @@ import json
 import shutil
 from pathlib import Path
 
-from .from_leader import FromLeaderError, pull
-from .python_env import COMPLETE, EnvError, error_summary, has_all_files, interpreter, mark_checked
+from .from_leader import DiskFullError, FromLeaderError, pull
+from .python_env import COMPLETE, DISK_FULL, EnvError, has_all_files, interpreter, mark_checked
 
 RSYNC_MODULE = "envs"
 """Name of the rsync module in which the leader serves its environments.
@@ -62,11 +62,9 @@ def copy_env(env: Path, python: Path) -> None:
                 f"the copy of the leader's Python environment ({RSYNC_MODULE}/{env.name}) is "
                 "incomplete"
             )
-    except FromLeaderError as error:
-        if "No space left on device" in str(error):
-            shutil.rmtree(new, ignore_errors=True)
-            raise EnvError(error_summary(str(error))) from None
-        raise
+    except DiskFullError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise EnvError(DISK_FULL) from None
     except OtherPythonError:
         shutil.rmtree(new, ignore_errors=True)
         raise

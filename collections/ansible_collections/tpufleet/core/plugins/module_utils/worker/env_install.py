@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
+from .os_errors import output_says_disk_is_full
 from .python_env import (
     COMPLETE,
+    DISK_FULL,
     DOWNLOADING,
     FIX,
     EnvError,
@@ -167,8 +169,8 @@ def compile_bytecode(env: Path) -> None:
 
 def download_error(output: str) -> EnvError:
     """Return a one-line error for uv's output, with the cause and, if possible, the fix."""
-    if "No space left on device" in output:
-        return EnvError(f"{DOWNLOADING}: {error_summary(output)}")
+    if output_says_disk_is_full(output):
+        return EnvError(f"{DOWNLOADING}: {DISK_FULL}")
     if refused := _REFUSED.search(output):
         return EnvError(f"{DOWNLOADING}: {refused['message']}. {FIX}")
     missing = _REQUIRED.search(" ".join(output.split()))

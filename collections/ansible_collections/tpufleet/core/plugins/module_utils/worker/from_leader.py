@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from .os_errors import output_says_disk_is_full
+
 PEER_DIR = Path("/etc/tpufleet/peer")
 """Directory of the worker's key and ssh configuration, written by the role fleet_ssh."""
 LEADER = "leader"
@@ -29,6 +31,10 @@ class FromLeaderError(Exception):
 
 class LeaderUnreachableError(FromLeaderError):
     """The leader cannot be reached, so other copies from it would fail too."""
+
+
+class DiskFullError(FromLeaderError):
+    """The disk of this worker is full."""
 
 
 def has_leader() -> bool:
@@ -62,6 +68,7 @@ def pull(
 
     Raises:
         LeaderUnreachableError: the leader cannot be reached.
+        DiskFullError: there is no space left for the copy.
         FromLeaderError: the leader refuses access, does not have the directory, or is too slow.
     """
     if not has_leader():
@@ -99,6 +106,8 @@ def pull(
         )
         if not unreachable or attempt == TRIES:
             error_class = LeaderUnreachableError if unreachable else FromLeaderError
+            if output_says_disk_is_full(result.stderr):
+                error_class = DiskFullError
             raise error_class(
                 f"copying {module}/{path} from the leader failed: {_error_line(result.stderr)}"
             )

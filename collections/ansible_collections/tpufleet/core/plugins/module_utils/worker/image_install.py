@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .bucket_objects import access_token, request_failure
 from .contract import IMAGE
-from .from_leader import FromLeaderError, has_leader, pull
+from .from_leader import DiskFullError, FromLeaderError, has_leader, pull
 from .image import CONFIG, RSYNC_MODULE, Image, image_folder
 from .run import WorkerPaths
 from .run_unit import read_launch
@@ -62,11 +62,13 @@ def _install(reference: str, folder: Path) -> str:
                 raise FromLeaderError("the leader's copy of the image is incomplete")
             _complete(new, folder)
             return ""
+        except DiskFullError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            raise ImageError(
+                f"{error}. Free space on {folder.parent}, then launch the run again"
+            ) from None
         except FromLeaderError as error:
             problem = str(error)
-        if "No space left on device" in problem:
-            shutil.rmtree(new, ignore_errors=True)
-            raise ImageError(f"{problem}. Free space on {folder.parent}, then launch the run again")
     engine = find_engine(problem)
     shutil.rmtree(new, ignore_errors=True)
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .devices import text_of
+from .os_errors import output_says_disk_is_full
 
 COMPLETE = "complete.json"
 CHECKED = Path("/run/tpufleet/envs")
@@ -24,6 +25,7 @@ MIN_FREE_MB = 1200
 MIN_FREE_MB_FOR = {"libtpu": 1300, "nvidia-": 7800, "torch": 2000}
 """Additional disk space in MB that an environment needs if a package's name starts with the key."""
 UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
+DISK_FULL = "no space left on the disk: free space, then run: ansible-playbook setup.yml"
 DOWNLOADING = "downloading the packages of the lock file"
 FIX = (
     "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
@@ -42,7 +44,14 @@ print(json.dumps({
 
 
 class EnvError(Exception):
-    """Python or an environment cannot be installed; the message is one line for the user."""
+    """Python or an environment cannot be installed; the message is one line for the user.
+
+    ``output`` is the error output of the program that failed, if one did.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 def no_wheel(package: str) -> EnvError:
@@ -251,22 +260,24 @@ def run(command: Sequence[str], env: Mapping[str, str], step: str) -> str:
     """Run a command and return its output.
 
     ``step`` names the command for the user. Raises EnvError with this name and the command's error
-    output.
+    output, which is in English, so that it can be searched.
     """
+    variables = {**env, "LC_ALL": "C.UTF-8"}
     try:
         result = subprocess.run(
-            list(command), env=dict(env), capture_output=True, text=True, check=False
+            list(command), env=variables, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise EnvError(f"{step}: {command[0]}: {error.strerror}") from error
     if result.returncode != 0:
-        raise EnvError(f"{step}: {error_summary(result.stderr or result.stdout)}")
+        output = result.stderr or result.stdout
+        raise EnvError(f"{step}: {error_summary(output)}", output)
     return result.stdout
 
 
 def error_summary(output: str) -> str:
-    """Return the last lines of a tool's output as one line."""
+    """Return the last lines of a tool's output as one line; DISK_FULL if the disk is full."""
+    if output_says_disk_is_full(output):
+        return DISK_FULL
     lines = [line.strip(UV_DRAWING) for line in output.splitlines() if line.strip()]
-    if any("No space left on device" in line for line in lines):
-        return "no space left on the disk: free space, then run: ansible-playbook setup.yml"
     return "; ".join(lines[-3:]) if lines else "no error output"

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .from_leader import FromLeaderError, pull
+from .os_errors import output_says_disk_is_full
 from .python_env import (
     DOWNLOADING,
     FIX,
@@ -88,7 +89,9 @@ def download(
     try:
         run([*command, "-r", str(lock_file)], pip_environment(env), DOWNLOADING)
     except EnvError as error:
-        if missing := _NO_WHEEL.search(str(error)):
+        if output_says_disk_is_full(error.output):
+            raise
+        if missing := _NO_WHEEL.search(error.output):
             raise no_wheel(missing["package"]) from None
         raise EnvError(f"{error}. {FIX}") from None
     new.replace(folder)

@@ -1,0 +1,15 @@
+"""Errors of the operating system: a full disk in a program's output, descriptions of OSErrors."""
+
+from __future__ import annotations
+
+_NO_SPACE = "no space left on device"
+"""The text for ENOSPC in the C locale, in lower case, because programs written in Go print it so.
+
+os.strerror() is not used, because Ansible's modules set the locale of the user. rsync and uv print
+this text in every locale, because they do not set LC_MESSAGES; pip does, so it needs LC_ALL.
+"""
+
+
+def output_says_disk_is_full(output: str) -> bool:
+    """Return whether another program failed because of a full disk, according to its output."""
+    return _NO_SPACE in output.lower()
