@@ -1,5 +1,6 @@
 """Preparation of corpora: sources, concurrency, permissions and damage."""
 
+import errno
 import gzip
 import json
 import os
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 from train.core.config import ConfigError, DataConfig
-from train.data import documents, texts, tokens
+from train.data import corpus, documents, texts, tokens
 from train.data.corpus import prepare, read_meta, read_tokenizer
 from train.data.texts import CorpusError
+from train.storage import UnavailableError
 
 
 @pytest.fixture
@@ -146,6 +148,20 @@ def test_a_data_directory_without_write_permission_is_a_config_error(as_nobody: 
     ):
         prepare(config_in(as_nobody))
     forbid(as_nobody, 0o755)
+
+
+def test_a_full_disk_is_no_config_error_so_the_run_is_tried_again(
+    cfg: DataConfig, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(corpus, "_write", fail)
+    with pytest.raises(
+        UnavailableError,
+        match=r"^data\.directory: /.*: cannot be written: No space left on device; free space",
+    ):
+        prepare(cfg)
 
 
 @pytest.mark.parametrize("file_name", ["meta.json", "train.bin", "heldout.bin"])

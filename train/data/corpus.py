@@ -33,7 +33,7 @@ from train.data.documents import (
 from train.data.files import location
 from train.data.texts import CorpusError, Source, source
 from train.data.tokens import Tokenizer
-from train.storage import check_path_writable, new_directory
+from train.storage import UnavailableError, check_path_writable, new_directory
 from train.strict import ConfigError
 
 FORMAT = "4"
@@ -79,7 +79,7 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     exists now. If not, the corpus is prepared. Several processes may prepare a corpus concurrently:
     the first one that finishes creates the directory. Raises ConfigError for a missing corpus,
     path, dataset or tokenizer and for a directory that this user may not write to, CorpusError if
-    the text cannot be loaded, or if writing the corpus fails.
+    the text cannot be loaded, UnavailableError if writing the corpus fails, as on a full disk.
     """
     root = data_directory(cfg)
     tokenizer = _configured_tokenizer(cfg)
@@ -103,8 +103,9 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
         with new_directory(directory) as new:
             _write(new, text, cfg, tokenizer, template)
     except OSError as err:
-        raise CorpusError(
-            f"data.directory: {directory} cannot be written: {err.strerror}; "
+        # No ConfigError: check_path_writable() has just written there, so a retry may succeed.
+        raise UnavailableError(
+            f"data.directory: {directory}: cannot be written: {err.strerror}; "
             "free space there, or set another directory"
         ) from err
     return directory
