@@ -17,10 +17,12 @@ CLASSES = sorted(
     file for kind in ("action", "callback", "inventory") for file in (PLUGINS / kind).glob("*.py")
 )
 WORKER = sorted((PLUGINS / "module_utils/worker").glob("*.py"))
+ON_CONTROLLER = {"run_fetch", "run_schedule"}
+"""Modules that never run on a worker, although they import worker code."""
 ON_WORKERS = [
     file
     for file in sorted((PLUGINS / "modules").glob("*.py"))
-    if "module_utils.worker" in file.read_text()
+    if file.stem not in ON_CONTROLLER and "module_utils.worker" in file.read_text()
 ]
 SETTINGS = {"_supports_check_mode", "_supports_diff", "_supports_async", "_requires_connection"}
 """Private attributes of ActionBase that an action plugin is supposed to set."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.os_errors import os_error_text
 from ..plugin_utils.outputs.objects import InvalidObjectError, OutputDirectory, OutputError
 from ..plugin_utils.replaced_file import replace_file
 
@@ -60,7 +61,7 @@ class ActionModule(ActionBase):
             # raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
-            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
+            return {"failed": True, "msg": os_error_text(error)}
 
 
 def collect(

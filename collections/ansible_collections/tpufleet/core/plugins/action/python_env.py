@@ -12,6 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.python_env import EnvError
 from ..plugin_utils.setup.controller_wheels import Target, wheels_archive
 
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
         except EnvError as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            raise AnsibleActionFail(os_error_text(error)) from None
         directory = self._make_tmp_path()
         try:
             remote = f"{directory}/wheels.tar"

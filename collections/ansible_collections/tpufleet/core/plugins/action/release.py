@@ -18,6 +18,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.path import unfrackpath
 
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.release import ReleaseError, listing, read_manifest
 from ..plugin_utils.replaced_file import replace_file
 from ..plugin_utils.runs.code_tree import staged
@@ -87,7 +88,7 @@ class ActionModule(ActionBase):
         try:
             tree, release = staged(str(code), options["code_paths"], is_own=is_own)
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            raise AnsibleActionFail(os_error_text(error)) from None
         except ReleaseError as error:
             raise AnsibleActionFail(str(error)) from None
         directory = Path(constants.DEFAULT_LOCAL_TMP) / f"release-{self._task._uuid}"

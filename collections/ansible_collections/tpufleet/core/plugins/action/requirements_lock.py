@@ -8,6 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.python_env import packages
 from ..plugin_utils.folder_lock import locked_folder
 from ..plugin_utils.plain_values import plain
@@ -54,7 +55,7 @@ class ActionModule(ActionBase):
         except LockError as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            raise AnsibleActionFail(os_error_text(error)) from None
 
     def _lock(self, sources: Sources, lock: Path, options: dict[str, Any]) -> dict[str, Any]:
         if self._task.check_mode and not lock.is_file():

@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.node_identity import NodeIdentity
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.process import check_no_secrets, check_secrets
 from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
@@ -104,7 +105,7 @@ class ActionModule(ActionBase):
         except (RunError, RecordError, ReleaseError, InvalidLaunchError) as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
-            raise AnsibleActionFail(f"{error.filename}: {error.strerror}") from None
+            raise AnsibleActionFail(os_error_text(error)) from None
 
     def _plan(self, options: dict[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:
         hostvars = task_vars["hostvars"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.output_stream import FILES
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.outputs.objects import OutputError, OutputStore, trim
@@ -90,7 +91,7 @@ class ActionModule(ActionBase):
             # raises.
             return {"failed": True, "msg": str(error)}
         except OSError as error:
-            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
+            return {"failed": True, "msg": os_error_text(error)}
         location = f"{store.location}/{record.run}"
         return result | {
             "changed": bool(files),

@@ -56,6 +56,7 @@ from ..module_utils.worker.data_disk import (
     UnusableDiskError,
     must_format,
 )
+from ..module_utils.worker.os_errors import os_error_text
 
 _MIB = 1 << 20
 
@@ -172,8 +173,7 @@ def main() -> None:
     except UnusableDiskError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        subject = error.filename or module.params["name"]  # errors of read() have no filename
-        module.fail_json(msg=f"{subject}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error, module.params["name"]))
     module.exit_json(**result)
 
 

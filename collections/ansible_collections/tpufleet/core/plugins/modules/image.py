@@ -69,6 +69,7 @@ from ..module_utils.worker.image_install import (
     unused,
 )
 from ..module_utils.worker.locks import IMAGES, one_at_a_time
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.run import RunError, WorkerPaths
 
 
@@ -106,7 +107,7 @@ def main() -> None:
     except (ImageError, RunError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     after = f"image {folder.name}\n"
     before = [f"image {path.name}\n" for path in to_remove] + ([] if is_missing else [after])
     module.exit_json(

@@ -123,6 +123,7 @@ from ..module_utils.worker.env_install import (
 from ..module_utils.worker.env_proof import Worker, prove_worker
 from ..module_utils.worker.from_leader import FromLeaderError, LeaderUnreachableError, has_leader
 from ..module_utils.worker.locks import SETUP, one_at_a_time
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.python_env import (
     COMPLETE,
     EnvError,
@@ -314,7 +315,7 @@ def main() -> None:
             "Create it: ansible-playbook setup.yml --tags base"
         )
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     if removed:
         module.log(f"removed unused environments: {', '.join(removed)}")
     after = f"{env}\n" + "".join(f"{name}\n" for name in packages(options["lock"]))

@@ -66,7 +66,7 @@ from ..module_utils.worker.contract import ROOT
 from ..module_utils.worker.env_install import without_secrets
 from ..module_utils.worker.from_leader import FromLeaderError, has_leader, pull
 from ..module_utils.worker.locks import SETUP, one_at_a_time
-from ..module_utils.worker.os_errors import output_says_disk_is_full
+from ..module_utils.worker.os_errors import os_error_text, output_says_disk_is_full
 from ..module_utils.worker.python_env import (
     EnvError,
     check_free_space,
@@ -281,7 +281,7 @@ def main() -> None:
     except WheelsMissingError as error:
         module.exit_json(changed=False, python="", uv="", needs=error.needs)
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     python = python or root / "python" / f"cpython-{options['wanted']}"
     diffs = [
         link(root / "bin/uv", uv, module.check_mode),

@@ -90,6 +90,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.from_leader import FromLeaderError, pull
 from ..module_utils.worker.locks import one_at_a_time
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.release import (
     ReleaseError,
     copy_pushed,
@@ -212,8 +213,8 @@ def main() -> None:
         module.fail_json(msg=str(error), **result)
     except OSError as error:
         module.fail_json(
-            msg=f"release {name} can't be installed: {error.filename}: {error.strerror}. Fix this "
-            "on the worker, then run the playbook again",
+            msg=f"release {name} can't be installed: {os_error_text(error)}. Fix this on the "
+            "worker, then run the playbook again",
             **result,
         )
     module.exit_json(**result)

@@ -119,6 +119,7 @@ from ..module_utils.worker.bucket_objects import request_failure
 from ..module_utils.worker.done_marker import read_marker
 from ..module_utils.worker.launch_spec import InvalidLaunchError
 from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.process import Process, check_secrets, secret_lines
 from ..module_utils.worker.python_env import EnvError
 from ..module_utils.worker.run import RunError, WorkerPaths, check_name, chip_of, overlap
@@ -294,7 +295,7 @@ def main() -> None:
     except (RunError, EnvError, InvalidLaunchError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     module.exit_json(**result)
 
 

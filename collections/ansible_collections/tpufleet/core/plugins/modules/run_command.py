@@ -82,6 +82,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import USER
 from ..module_utils.worker.launch_spec import InvalidLaunchError, fill_command
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.process import Process, check_secrets, environment, secret_lines
 from ..module_utils.worker.python_env import (
     EnvError,
@@ -179,7 +180,7 @@ def main() -> None:
     except KeyError:
         module.fail_json(msg=f"this worker has no user {USER}. Set it up: {params['setup']}")
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     module.exit_json(changed=False, output=output)
 
 

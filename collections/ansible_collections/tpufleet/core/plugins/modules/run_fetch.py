@@ -93,6 +93,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.cloud.checkpoint_download import fetch, fetched, layout_of
 from ..module_utils.cloud.errors import CloudError
 from ..module_utils.cloud.storage import Bucket
+from ..module_utils.worker.os_errors import os_error_text
 
 
 def main() -> None:
@@ -118,7 +119,7 @@ def main() -> None:
         # Return the error in ``missing``: the play fails with it later, after copying the logs.
         result = fetched(missing=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     module.exit_json(**result)
 
 

@@ -65,6 +65,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.contract import RUN_NAME, STATE_DIR
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.output_stream import (
     parse_state,
     read_attempts,
@@ -139,7 +140,7 @@ def main() -> None:
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     state = {}
     for run in sorted(present):
         if requested and run not in requested:

@@ -95,6 +95,7 @@ from ..module_utils.worker.checkpoint_sound import (
     newest_finished,
     no_finished_error,
 )
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.safe_files import open_file
@@ -308,7 +309,7 @@ def main() -> None:
         if isinstance(error, RunError):
             module.fail_json(msg=str(error))
         if isinstance(error, OSError):
-            module.fail_json(msg=f"{error.filename or name}: {error.strerror or error}")
+            module.fail_json(msg=os_error_text(error, name))
         raise
     if module.check_mode:
         result["checksum"] = module.sha1(name)

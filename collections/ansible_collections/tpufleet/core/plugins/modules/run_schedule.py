@@ -120,6 +120,7 @@ from ..module_utils.schedule.run_schedule import (
     playbook_arguments,
 )
 from ..module_utils.schedule.timers import keeper
+from ..module_utils.worker.os_errors import os_error_text
 
 
 def requested_timer(params: dict) -> Timer:
@@ -180,7 +181,7 @@ def main() -> None:
     except ScheduleError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+        module.fail_json(msg=os_error_text(error))
     module.exit_json(
         changed=before != after,
         timers=names,

@@ -60,6 +60,7 @@ strays:
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.worker.locks import RUNS, RUNS_WAIT_SECONDS, one_at_a_time
+from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.run import RunError
 from ..module_utils.worker.run_start import free_device
 from ..module_utils.worker.strays import end, strays
@@ -90,8 +91,7 @@ def main() -> None:
     except RunError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        subject = error.filename or "a process"
-        module.fail_json(msg=f"can't list or end strays: {subject}: {error.strerror}")
+        module.fail_json(msg=f"can't list or end strays: {os_error_text(error, 'a process')}")
     module.exit_json(
         changed=bool(chosen) or removed, strays=[stray.to_json() for stray in remaining]
     )

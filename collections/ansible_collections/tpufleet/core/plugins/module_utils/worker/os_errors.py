@@ -13,3 +13,14 @@ this text in every locale, because they do not set LC_MESSAGES; pip does, so it 
 def output_says_disk_is_full(output: str) -> bool:
     """Return whether another program failed because of a full disk, according to its output."""
     return _NO_SPACE in output.lower()
+
+
+def os_error_text(error: OSError, subject: str = "") -> str:
+    """Describe an OSError for the user: ``path: reason``.
+
+    If the error has no path, as those of read(2) and write(2), ``subject`` is named instead. If
+    ``subject`` is empty, only the reason is returned.
+    """
+    path = error.filename or subject
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{path}: {reason}" if path else reason

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from ...module_utils.cloud.errors import CloudError, Forbidden, NoAnswer, NotFound, Unauthorized
 from ...module_utils.cloud.storage import SCHEME, Bucket, StoredObject
 from ...module_utils.worker.contract import RUN_NAME
+from ...module_utils.worker.os_errors import os_error_text
 from ...module_utils.worker.output_stream import OBJECT_NAME, SEGMENT_BYTES
 from ...module_utils.worker.run import RunError, check_name
 from ..replaced_file import replace_file
@@ -95,7 +96,7 @@ class OutputDirectory:
                             name = str(path.relative_to(self._folder))
                             objects.append(StoredObject(name, info.st_size, info.st_mtime_ns))
         except OSError as error:
-            raise OutputError(f"{error.filename}: {error.strerror}") from None
+            raise OutputError(os_error_text(error)) from None
         return readable(self.location, run, objects)
 
     def read(self, stored: StoredObject, is_final: bool = False) -> bytes:
@@ -108,7 +109,7 @@ class OutputDirectory:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise OutputError(f"{error.filename}: {error.strerror}") from None
+            raise OutputError(os_error_text(error)) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Write an object atomically, which replaces an old one of this name.
@@ -132,7 +133,7 @@ class OutputDirectory:
                 )
             replace_file(self._folder / run / object_name, content)
         except OSError as error:
-            raise OutputError(f"{error.filename}: {error.strerror}") from None
+            raise OutputError(os_error_text(error)) from None
 
 
 class OutputBucket:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...module_utils.cloud.errors import BadObject, CloudError, Conflict
 from ...module_utils.cloud.storage import Bucket
+from ...module_utils.worker.os_errors import os_error_text
 from ..replaced_file import replace_file
 from .event_kind import MAX_HISTORY
 from .record_error import RecordConflictError, RecordError, UnusableRecordError
@@ -177,8 +178,8 @@ class RecordFolder(RecordStore):
                 yield
         except OSError as error:
             raise RecordError(
-                f"can't write to {error.filename}: {error.strerror}. Fix this, or set fleet_state "
-                "to another directory"
+                f"can't write to {os_error_text(error, str(self._folder))}. Fix this, or set "
+                "fleet_state to another directory"
             ) from error
 
     def _write(self, run: str, record: Mapping[str, Any], object_generation: int) -> None:

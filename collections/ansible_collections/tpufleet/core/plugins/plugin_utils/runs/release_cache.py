@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...module_utils.worker.os_errors import os_error_text
 from ...module_utils.worker.release import (
     ID_LENGTH,
     MANIFEST,
@@ -47,7 +48,7 @@ def verify_release(path: Path) -> None:
     try:
         problems = release_problems(path, path.name)
     except OSError as error:
-        problems = [f"{error.filename}: {error.strerror}"]
+        problems = [os_error_text(error)]
     if problems:
         raise ReleaseError(
             f"{path}: the cached release is damaged ({summary(problems)}). Launch the run from "
