@@ -429,7 +429,7 @@ def test_a_diverged_run_whose_last_save_failed_ends_as_diverged(
     assert "the last save failed: OSError: the bucket is unreachable" in caplog.text
 
 
-def test_a_changed_interval_removes_no_permanent_checkpoint(
+def test_a_changed_interval_removes_no_regular_checkpoint(
     make_config: Callable[..., Config], saved: Path
 ):
     cfg = make_config(steps=45, checkpoint={"every": 15, "keep": None}, sample={"length": 0})

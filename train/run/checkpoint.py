@@ -116,7 +116,7 @@ class Checkpoints:
         self.directory, self._cfg, self._identity = str(directory), cfg, identity
         self._fs, self._root = open_filesystem(directory)
         self._bucket = "://" in self.directory
-        self._permanence: dict[int, bool] = {}
+        self._regular_steps: dict[int, bool] = {}
         if run is not None:
             self._check_owner(run)
         step = mesh.from_process_0(self._newest_intact(run) if jax.process_index() == 0 else NONE)
@@ -341,13 +341,13 @@ class Checkpoints:
             )
 
     def _prune(self, newest: int) -> None:
-        """Remove the checkpoints before ``newest``, except the last ``keep`` permanent ones.
+        """Remove the checkpoints before ``newest``, except the last ``keep`` regular ones.
 
-        A checkpoint is permanent if it is complete and not temporary. If ``keep`` is None, all
-        permanent checkpoints remain. ``newest`` counts as one of the ``keep`` if it is permanent.
+        A checkpoint is regular if it is complete and not temporary. If ``keep`` is None, all
+        regular checkpoints remain. ``newest`` counts as one of the ``keep`` if it is regular.
         """
         steps = [step for step in _steps(self._names()) if step <= newest]
-        retained = [step for step in sorted(steps) if self._is_permanent(step)]
+        retained = [step for step in sorted(steps) if self._is_regular(step)]
         retained = retained if self._cfg.keep is None else retained[-self._cfg.keep :]
         for step in set(steps) - {newest, *retained}:
             # Remove the manifest first: a half-removed checkpoint must not look complete.
@@ -355,16 +355,16 @@ class Checkpoints:
                 self._fs.rm(f"{self._root}/{step}/{MANIFEST}")
             self._fs.rm(f"{self._root}/{step}", recursive=True)
 
-    def _is_permanent(self, step: int) -> bool:
-        """Return whether a checkpoint is permanent: it has a manifest that is not ``temporary``."""
-        if step not in self._permanence:
+    def _is_regular(self, step: int) -> bool:
+        """Return whether a checkpoint is regular: it has a manifest that is not ``temporary``."""
+        if step not in self._regular_steps:
             try:
-                self._permanence[step] = not Manifest.parse(self._manifest(step)).temporary
+                self._regular_steps[step] = not Manifest.parse(self._manifest(step)).temporary
             except FileNotFoundError:
                 return False
             except ValueError:
                 return True
-        return self._permanence[step]
+        return self._regular_steps[step]
 
     def _write(self, name: str, text: str) -> None:
         """Write the file ``name`` in the run's checkpoint directory atomically."""
