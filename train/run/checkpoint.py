@@ -44,7 +44,6 @@ BATCH_FILES = 64
 """Number of files that are read at once, and held in memory, to compute their CRC-32."""
 
 DAMAGED = f"{MANIFEST} is damaged"
-UNFINISHED = "its save was interrupted"
 NONE, ALL_DAMAGED = -1, -2
 
 SHARED_SECONDS = 60
@@ -58,6 +57,14 @@ DEFAULTS = json.loads(json.dumps(asdict(Config())))
 """Default of each option, used for options that did not exist when a checkpoint was saved. So the
 default of a new option must be what the trainer did before the option existed. If a default changes
 later, LAYOUT must change, too."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a checkpoint is not intact: ``text``. An unfinished one was never complete."""
+
+    text: str
+    is_unfinished: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,20 +219,20 @@ class Checkpoints:
     def _newest_intact(self, run: str | None) -> int:
         """Return the step of the newest intact checkpoint, NONE or ALL_DAMAGED (see __init__)."""
         names = self._names()
-        intact, faults = NONE, {}
+        intact, faults = NONE, dict[int, Fault]()
         for step in sorted(_steps(names), reverse=True):
             if not (fault := self._fault(step)):
                 intact = step
                 break
             faults[step] = fault
-            log.warning("%s/%d: not used, because %s", self.directory, step, fault)
-        unfinished = [step for step, fault in faults.items() if fault == UNFINISHED]
+            log.warning("%s/%d: not used, because %s", self.directory, step, fault.text)
+        unfinished = [step for step, fault in faults.items() if fault.is_unfinished]
         damaged = [name for name in names if name.endswith(".damaged")]
         # A kill during the first save leaves one unfinished checkpoint and no intact one. Such a
         # checkpoint does not count as damaged: the run starts at step 0.
         is_owned = intact != NONE or OWNER in names
-        expected = ([], [UNFINISHED]) if is_owned else ([],)
-        if intact == NONE and (damaged or list(faults.values()) not in expected):
+        is_first_save = is_owned and len(faults) == len(unfinished) == 1
+        if intact == NONE and (damaged or (faults and not is_first_save)):
             intact = ALL_DAMAGED
         if run is not None:
             for step in faults.keys() - set(unfinished) if is_owned else ():
@@ -253,24 +260,24 @@ class Checkpoints:
                     return ""
             time.sleep(1)
 
-    def _fault(self, step: int) -> str:
-        """Compare a checkpoint with its manifest; return the first fault, "" if it is intact."""
+    def _fault(self, step: int) -> Fault | None:
+        """Compare a checkpoint with its manifest; return the first fault, None if it is intact."""
         try:
             expected = Manifest.parse(self._manifest(step)).files
         except FileNotFoundError:
-            return UNFINISHED
+            return Fault("its save was interrupted", is_unfinished=True)
         except ValueError:
-            return DAMAGED
+            return Fault(DAMAGED)
         sizes = self._files(step)
         for name, (size, _) in expected.items():
             if name not in sizes:
-                return f"{name} is missing"
+                return Fault(f"{name} is missing")
             if sizes[name] != size:
-                return f"{name} has {sizes[name]} bytes instead of {size}"
+                return Fault(f"{name} has {sizes[name]} bytes instead of {size}")
         crcs = {name: crc for name, (_, crc) in expected.items() if crc is not None}
         actual = self._crcs(step, crcs)
         wrong = [name for name in crcs if actual[name] != crcs[name]]
-        return f"{wrong[0]} does not match its checksum" if wrong else ""
+        return Fault(f"{wrong[0]} does not match its checksum") if wrong else None
 
     def _set_aside(self, step: int) -> None:
         path, aside = f"{self._root}/{step}", f"{self._root}/{step}.damaged"
