@@ -172,7 +172,7 @@ def test_the_log_is_from_the_worker_that_failed(tmp_path):
         attempt(process_id=1, log=b"no memory\n", end=EXITS["crashed"]),
         attempt(process_id=2, log=b"peer ended\n", end=peer),
     )
-    assert (output.log, output.log_from) == (("no memory",), "pod-w1, attempt 1")
+    assert (output.log, output.log_worker, output.log_attempt) == (("no memory",), "pod-w1", 1)
     assert output.error == "no memory"
 
 

@@ -162,7 +162,7 @@ def test_a_live_run_shows_its_workers_and_its_stored_curves():
 )
 def test_a_run_whose_tpu_is_gone_is_in_the_state_in_which_it_ended(wanted, end, state, code):
     output = run_output(
-        stored(2, end=end), log=("bye",), log_from="pod-w0, attempt 2", error="E: x"
+        stored(2, end=end), log=("bye",), log_worker="pod-w0", log_attempt=2, error="E: x"
     )
     view = view_of(record(wanted=wanted, tpu="pod"), output, tpus={})
     assert (view.state, view.state_code) == (state, code)

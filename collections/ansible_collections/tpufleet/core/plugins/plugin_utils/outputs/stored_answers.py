@@ -30,7 +30,7 @@ def stored_answers(
         }
         if process is attempt.processes[0]:
             answer |= {"heartbeat": _heartbeat(summary), "progress": progress_of(summary)}
-        if f"{process.name}, attempt {attempt.number}" == summary.log_from:
+        if (process.name, attempt.number) == (summary.log_worker, summary.log_attempt):
             answer |= {"error": summary.error}
         answers.setdefault(process.name, {"runs": []})["runs"].append(answer)
     return answers

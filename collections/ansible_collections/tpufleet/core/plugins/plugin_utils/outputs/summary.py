@@ -134,7 +134,8 @@ class RunOutput:
         is_cut: whether there are more than MAX_LINES lines of metrics; later lines are not read.
         log: the last lines of one process's log. The attempt is the last one with a stored log, and
             the process is the one that decides how this attempt ended.
-        log_from: the worker and the attempt of this log, such as ``pod-w0, attempt 2``.
+        log_worker: the name of the process that wrote this log (ProcessOutput.name).
+        log_attempt: the attempt in which it wrote this log.
         error: the error message in this log, if that process has failed.
     """
 
@@ -144,7 +145,8 @@ class RunOutput:
     last: Mapping[str, float | None] = field(default_factory=dict)
     is_cut: bool = False
     log: tuple[str, ...] = ()
-    log_from: str = ""
+    log_worker: str = ""
+    log_attempt: int = 0
     error: str = ""
 
     def warnings(self, run: str) -> list[str]:
@@ -269,7 +271,7 @@ def summary_of(store: OutputStore, run: str, processes: Sequence[StoredProcess])
 def _with_log(
     store: OutputStore, run: str, processes: Sequence[StoredProcess], summary: RunOutput
 ) -> RunOutput:
-    """Return ``summary`` with the fields ``log``, ``log_from`` and ``error`` set."""
+    """Return ``summary`` with the fields about its log set."""
     logs = {(process.attempt, process.process_id): process for process in processes if process.log}
     attempts_with_log = {number for number, _ in logs}
     attempt = next(
@@ -288,7 +290,8 @@ def _with_log(
     return replace(
         summary,
         log=tuple(lines[-LOG_LINES:]),
-        log_from=f"{decisive.name}, attempt {number}",
+        log_worker=decisive.name,
+        log_attempt=number,
         error=error_line(last_attempt(lines)) if has_error else "",
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...module_utils.cloud.storage import StoredObject
     from .objects import OutputStore
 
-FORMAT = 2
+FORMAT = 3
 """Version of the cached summaries. Increase it if the code summarizes old output differently."""
 
 

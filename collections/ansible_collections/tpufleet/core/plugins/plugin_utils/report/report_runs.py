@@ -206,7 +206,7 @@ def run_view(
         time_spent.seconds if time_spent else None,
         reason=(status.decided_by.error if status.decided_by else "") if has_failed else "",
         log=output.log,
-        log_from=output.log_from,
+        log_from=f"{output.log_worker}, attempt {output.log_attempt}" if output.log else "",
         changed=max(change_times, default=0.0),
     )
 

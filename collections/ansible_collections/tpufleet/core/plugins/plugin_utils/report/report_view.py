@@ -52,7 +52,7 @@ class Attempt:
 class RunView:
     """A run in the report. Its texts are not escaped for HTML; its numbers are finite.
 
-    ``curves``, ``gaps``, ``last``, ``log`` and ``log_from`` are those of RunOutput.
+    ``curves``, ``gaps``, ``last`` and ``log`` are those of RunOutput.
 
     Args:
         wanted: the desired state in the run's record, or ``no record``.
@@ -64,6 +64,7 @@ class RunView:
         overrides: the settings key=value in the run's command.
         reason: the error message of the process that decides the state, if the run has failed; else
             empty.
+        log_from: the process and the attempt that wrote the log, such as ``pod-w0, attempt 2``.
         changed: the time of the run's last event or output, in unix seconds; 0 if unknown.
     """
 
