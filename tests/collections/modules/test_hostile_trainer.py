@@ -299,6 +299,7 @@ def test_a_task_that_waits_too_long_for_the_lock_of_runs_names_the_process_that_
 
     assert late.value.filename == str(lock)
     assert f"flock (pid {holder.pid}) holds {lock}" in late.value.strerror
+    assert f"(pid {os.getpid()})" not in late.value.strerror
 
 
 @needs_tmpfiles

@@ -33,14 +33,19 @@ def _number(path: Path) -> tuple[int, str]:
     return int(digits or 0), path.name
 
 
-def holders(device_glob: str, proc: Path = Path("/proc"), chip: int = -1) -> list[str]:
+def holders(
+    device_glob: str, proc: Path = Path("/proc"), chip: int = -1, ignored_pid: int = 0
+) -> list[str]:
     """Describe each process that holds a device: ``python3 (pid 812) holds /dev/accel0``.
 
-    If ``chip`` is not negative, only the device of the chip with this index counts.
+    If ``chip`` is not negative, only the device of the chip with this index counts. The process
+    ``ignored_pid`` is left out.
     """
     devices = {str(path) for path in device_files(device_glob, chip)}
     lines = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
+        if folder.name == str(ignored_pid):
+            continue
         for device in sorted(devices & open_files(folder)):
             lines.append(f"{program(folder)} (pid {folder.name}) holds {device}")
     return lines

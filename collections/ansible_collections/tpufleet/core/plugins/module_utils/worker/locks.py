@@ -54,8 +54,7 @@ def _lock(lock_fd: int, lock: Path, wait_s: float) -> None:
             if time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
                 continue
-            own_pid = f"(pid {os.getpid()}) "
-            others = [line for line in holders(str(lock)) if own_pid not in line]
+            others = holders(str(lock), ignored_pid=os.getpid())
             message = (
                 f"the lock was not released within {wait_s:.0f} s (held by: "
                 f"{', '.join(others) or 'unknown'}). Run the playbook again. If the holder "
