@@ -306,8 +306,8 @@ def test_workers_with_the_same_port_result_share_a_line(monkeypatch):
         ssh_connections.SshConnection(f"pod-w{n}", f"198.51.100.{n}", 22, f"id-w{n}")
         for n in range(4)
     ]
-    errors = {"pod-w3": "no answer"}
-    monkeypatch.setattr(ssh_connections, "try_connect", lambda it: errors.get(it.host, ""))
+    failures = {"pod-w3": ssh_connections.ConnectionFailure("no answer")}
+    monkeypatch.setattr(ssh_connections, "try_connect", lambda it: failures.get(it.host))
     finding_lines = lines(
         ssh_connections.connection_findings(connections, "external", {"id-w0", "id-w1", "id-w3"})
     )

@@ -31,7 +31,7 @@ from ..module_utils.worker.doctor_finding import (
     unknown,
     verdict,
 )
-from ..plugin_utils.doctor.doctor_cloud import cloud_findings
+from ..plugin_utils.doctor.doctor_cloud import TPU_API, cloud_findings
 from ..plugin_utils.doctor.doctor_controller import (
     key_finding,
     program_findings,
@@ -142,7 +142,7 @@ class ActionModule(ActionBase):
         if not any(finding.state == PROBLEM for finding in findings):
             yield from inventory_findings
         yield from findings
-        if any(finding.check == "TPU API" and finding.state == OK for finding in findings):
+        if any(finding.check == TPU_API and finding.state == OK for finding in findings):
             yield from quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
         else:
             yield unknown("quota", "can't be checked, because the TPU API is not usable")

@@ -31,6 +31,14 @@ class SshConnection:
     alias: str
 
 
+@dataclass(frozen=True)
+class ConnectionFailure:
+    """Why a connection failed: ``reason``, and whether the worker refused it."""
+
+    reason: str
+    is_refused: bool = False
+
+
 def connection_of(host: str, variables: Mapping[str, Any]) -> SshConnection:
     """Return the ssh connection of a worker from its inventory variables."""
     alias = _ALIAS.search(str(variables.get("ansible_ssh_common_args", "")))
@@ -42,15 +50,16 @@ def connection_of(host: str, variables: Mapping[str, Any]) -> SshConnection:
     )
 
 
-def try_connect(connection: SshConnection) -> str:
-    """Connect to the worker's ssh port and disconnect; return the error, empty on success."""
+def try_connect(connection: SshConnection) -> ConnectionFailure | None:
+    """Connect to the worker's ssh port and disconnect; return None on success."""
     try:
         socket.create_connection((connection.address, connection.port), TIMEOUT_S).close()
     except TimeoutError:
-        return "no answer"
+        return ConnectionFailure("no answer")
     except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""
+        reason = (error.strerror or str(error)).lower()
+        return ConnectionFailure(reason, isinstance(error, ConnectionRefusedError))
+    return None
 
 
 def connection_findings(
@@ -70,17 +79,21 @@ def connection_findings(
         yield ok("ssh", f"{all_hosts}: connected through IAP, so the port is not checked")
     else:
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-            errors = list(pool.map(try_connect, connections))
-        by_error: dict[str, list[SshConnection]] = {}
-        for connection, error in zip(connections, errors, strict=True):
-            by_error.setdefault(error, []).append(connection)
-        if "" in by_error:
-            reachable = folded([connection.host for connection in by_error.pop("")])
-            yield ok("ssh", f"{reachable}: the port is open ({address} address)")
-        for error, failed in by_error.items():
+            failures = list(pool.map(try_connect, connections))
+        by_failure: dict[ConnectionFailure, list[SshConnection]] = {}
+        reachable = []
+        for connection, failure in zip(connections, failures, strict=True):
+            if failure:
+                by_failure.setdefault(failure, []).append(connection)
+            else:
+                reachable.append(connection.host)
+        if reachable:
+            yield ok("ssh", f"{folded(reachable)}: the port is open ({address} address)")
+        for failure, failed in by_failure.items():
+            hosts = folded([connection.host for connection in failed])
             first = f"{failed[0].address} port {failed[0].port}"
-            message = f"{folded([connection.host for connection in failed])}: {error} ({first})"
-            yield problem("ssh", message, _connect_fix(address, error))
+            message = f"{hosts}: {failure.reason} ({first})"
+            yield problem("ssh", message, _connect_fix(address, failure))
     without_key = [
         connection.host
         for connection in connections
@@ -96,8 +109,8 @@ def connection_findings(
         yield ok("host keys", f"{all_hosts}: known")
 
 
-def _connect_fix(address: str, error: str) -> str:
-    if "refused" in error:
+def _connect_fix(address: str, failure: ConnectionFailure) -> str:
+    if failure.is_refused:
         return (
             "wait a minute if the worker is booting, or recreate its TPU: "
             "ansible-playbook playbooks/delete.yml -e tpu=NAME && "
