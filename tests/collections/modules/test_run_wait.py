@@ -11,6 +11,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import progress_text
+from ansible_collections.tpufleet.core.plugins.plugin_utils.view import progress
 
 from tests.collections.runs.answers import report
 
@@ -119,7 +120,7 @@ def test_the_end_of_a_process_is_shown_once(monkeypatch):
     monkeypatch.setattr(run_wait.ActionBase, "run", lambda *_: {})
     shown = []
     display = SimpleNamespace(display=lambda text, **_: shown.append(text))
-    monkeypatch.setattr(run_wait, "Display", lambda: display)
+    monkeypatch.setattr(progress, "Display", lambda: display)
 
     assert waiting.run(task_vars={"inventory_hostname": "w0"})["outcome"] == "settled"
     training = "  w0: training: step 6 (0 s)"

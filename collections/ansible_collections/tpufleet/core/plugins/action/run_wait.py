@@ -11,12 +11,12 @@ from pathlib import Path
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import RunState
 from ..plugin_utils.runs.launch_outcome import WaitOutcome
 from ..plugin_utils.runs.observation import ProcessStatus, parse_process
 from ..plugin_utils.runs.status import progress_text
+from ..plugin_utils.view.progress import show_progress
 
 POLL_SECONDS = 6
 POLL_PROCESS_SECONDS = 2
@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
             # reported its end, show only changes, although the process may take several polls to
             # exit.
             if options["show"] and (process.is_active or text != shown):
-                Display().display(f"  {process.host}: {text} ({elapsed_s:.0f} s)", screen_only=True)
+                show_progress(process.host, f"  {process.host}: {text} ({elapsed_s:.0f} s)")
             shown = text
             if process.state is not RunState.RUNNING:
                 running_since = None

@@ -13,12 +13,12 @@ from typing import Any
 from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 from ..module_utils.worker.run_state import ACTIVE_STATES, RunState
 from ..plugin_utils.runs.actor import child_environment, play_error
 from ..plugin_utils.runs.event_kind import DesiredState
 from ..plugin_utils.runs.playbook_process import run_process
+from ..plugin_utils.view.progress import show_progress
 
 PAUSE_S = 5.0
 """Seconds from the end of one status to the start of the next.
@@ -125,4 +125,4 @@ def show(lines: Sequence[str]) -> None:
     """Show a status as one progress message, which replaces the previous one on a terminal."""
     now = time.strftime("%H:%M:%S")
     header = f"status at {now}; the next one follows in {PAUSE_S:.0f} s; CTRL+C ends the playbook"
-    Display().display("\n".join([header, *lines]), screen_only=True)
+    show_progress("status", "\n".join([header, *lines]))

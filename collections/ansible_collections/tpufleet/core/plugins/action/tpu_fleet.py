@@ -39,6 +39,7 @@ from ..plugin_utils.fleet.ownership import (
 from ..plugin_utils.fleet.plan import make_plan, parse_date
 from ..plugin_utils.fleet.source import Source, list_nodes, zones_of
 from ..plugin_utils.fleet.spec import FleetEntry, in_zone, name_and_zone, parse_fleet, select
+from ..plugin_utils.view.progress import show_progress
 
 #: Seconds after which a TPU's state is shown again, even if it has not changed.
 REPORT_EVERY_S = 10.0
@@ -257,7 +258,7 @@ class _Reporter:
             if state == last_state and now - shown_at < REPORT_EVERY_S:
                 return
             self._shown[name] = (state, now)
-            Display().display(f"  {name}: {state}, {now - self._began:.0f} s", screen_only=True)
+            show_progress(name, f"  {name}: {state}, {now - self._began:.0f} s")
 
 
 def _planned(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ from ..plugin_utils.view import play_result
 from ..plugin_utils.view import task_tally as tally
 from ..plugin_utils.view.folded_names import folded
 from ..plugin_utils.view.full_log import FullLog
+from ..plugin_utils.view.progress import ProgressMessage
 from ..plugin_utils.view.screen import Screen
 from ..plugin_utils.view.suggested_commands import fleet_options, with_fleet_options
 from ..plugin_utils.view.task_tally import TaskTally
@@ -381,19 +382,19 @@ class CallbackModule(Default):
             return None
         return self._tally.brief_progress(now)
 
-    def _store_progress(self, text: str) -> bool:
+    def _store_progress(self, message: ProgressMessage) -> bool:
         """Store a progress message for the live lines; return False if no task is running.
 
-        The text before the first colon says what the message is about, so the message replaces an
-        earlier one with the same text there. A message of several lines lets the live lines use
-        almost all rows of the terminal instead of half of them.
+        A message of several lines lets the live lines use almost all rows of the terminal instead
+        of half of them.
         """
         if not self._tally:
             return False
-        self._log_line(f"progress: {text.strip()}")
-        self._tally.progress[text.strip().partition(":")[0]] = text.strip()
+        text = message.strip()
+        self._log_line(f"progress: {text}")
+        self._tally.progress[message.subject] = text
         if self._screen:
-            self._screen.fill = "\n" in text.strip()
+            self._screen.fill = "\n" in text
         return True
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from .live_block import LiveBlock
+from .progress import ProgressMessage
 
 REDRAW_EVERY_S = 0.2
 #: Without a terminal, progress is printed if nothing else was printed for this many seconds.
@@ -34,7 +35,7 @@ class Screen:
         terminal: TextIO | None,
         live_lines: Callable[[float], list[str]],
         brief_progress: Callable[[float], tuple[str, str] | None],
-        store_progress: Callable[[str], bool],
+        store_progress: Callable[[ProgressMessage], bool],
     ) -> None:
         """Replace the methods ``display`` and ``prompt_until`` of Ansible's display.
 
@@ -66,16 +67,16 @@ class Screen:
         self._ticker.start()
 
     def display(self, msg: str, *args: Any, **kwargs: Any) -> Any:
-        """Print a message, or show it in the live block if it is a progress message.
+        """Print a message, or show it in the live block if it is a ProgressMessage during a task.
 
-        A ``screen_only`` message during a task is a progress message. This method replaces
-        Ansible's ``Display.display`` and has its arguments.
+        This method replaces Ansible's ``Display.display`` and has its arguments.
         """
         if os.getpid() != self._pid:
             with _signals_blocked():
                 return self._original_display(msg, *args, **kwargs)
         with self._lock:
-            if kwargs.get("screen_only") and self._store_progress(str(msg)) and self._block:
+            is_stored = isinstance(msg, ProgressMessage) and self._store_progress(msg)
+            if is_stored and self._block:
                 self._draw_block()
                 return None
             self._clear_for_output()
