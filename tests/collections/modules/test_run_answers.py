@@ -134,9 +134,11 @@ def test_the_worker_that_failed_first_is_named_first_with_its_error():
 
 
 def test_only_the_last_attempts_lines_are_shown():
-    log = ["--- t attempt 1", "old", "--- t attempt 2", "new"]
+    first, second = (f"--- 2026-11-23T06:00:0{number}Z attempt {number}" for number in (1, 2))
+    log = [first, "old", second, "--- my attempt 3", "new"]
 
-    assert bad_logs({"w0": {"info": report_end("1", log=log)}}) == ["w0: new"]
+    lines = bad_logs({"w0": {"info": report_end("1", log=log)}})
+    assert lines == ["w0: --- my attempt 3", "w0: new"]
 
 
 def test_a_run_that_is_done_or_was_saved_has_no_problem():

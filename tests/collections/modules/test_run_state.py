@@ -131,7 +131,9 @@ def test_the_end_of_an_earlier_attempt_does_not_count_for_the_launched_one(paths
 
 
 def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
-    (paths.run_dir("mine") / "log").write_text("--- t attempt 3\nValueError: no layer 7\n")
+    (paths.run_dir("mine") / "log").write_text(
+        "--- 2026-11-23T06:00:00Z attempt 3\nValueError: no layer 7\n"
+    )
 
     observed = ended(paths, "1")
 

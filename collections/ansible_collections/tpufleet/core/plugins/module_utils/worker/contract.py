@@ -32,6 +32,8 @@ DONE_MARKER = "tpufleet-done.json"
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """Pattern of a run's name, which is also a systemd instance name and a file name."""
+ATTEMPT_START = re.compile(r"--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b")
+"""Pattern of the line with which an attempt begins in a run's log. Its group is the time in UTC."""
 OUTPUTS = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,221}(/[A-Za-z0-9._=@+:,~ -]+)+")
 """Pattern of the URL of a run's stored output in a bucket."""
 IMAGE = re.compile(

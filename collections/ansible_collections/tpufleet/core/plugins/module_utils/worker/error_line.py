@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .contract import ATTEMPT_START
 from .run_files import CONTROL
 
 MAX_CHARACTERS = 300
@@ -81,7 +82,5 @@ def _is_stack(line: str) -> bool:
 
 def last_attempt(lines: Sequence[str]) -> list[str]:
     """Return the lines that the last attempt wrote. ``lines`` are the last lines of a log."""
-    starts = [
-        index for index, line in enumerate(lines) if line.startswith("--- ") and " attempt " in line
-    ]
+    starts = [index for index, line in enumerate(lines) if ATTEMPT_START.match(line)]
     return list(lines[starts[-1] + 1 if starts else 0 :])

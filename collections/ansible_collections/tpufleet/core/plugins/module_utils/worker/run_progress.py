@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from .contract import ATTEMPT_START
 from .safe_files import open_file
 
 MAX_LINE_BYTES = 1 << 16
@@ -25,7 +26,7 @@ STEP_LIMIT = 1 << 63
 """Valid steps are below this number."""
 TIME_LIMIT_S = 1 << 33
 """Valid times, in unix seconds, are below this number (the year 2242)."""
-_ATTEMPT = re.compile(rb"^--- (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) attempt \d{1,9}\b", re.MULTILINE)
+_ATTEMPT = re.compile(rf"^{ATTEMPT_START.pattern}".encode(), re.MULTILINE)
 
 
 class Line(NamedTuple):
