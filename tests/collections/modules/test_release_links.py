@@ -141,6 +141,17 @@ def test_a_file_of_a_release_that_was_made_writable_is_not_linked(worker, code):
     assert (second / "train/main.py").stat().st_mode & 0o777 == 0o444
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+def test_a_file_of_a_release_that_another_user_owns_is_not_linked(worker, code):
+    first = worker.push(stage(code))
+    os.chown(first / "train/main.py", 12345, -1)
+
+    second = worker.push(change(code))
+
+    assert inodes(second)["main.py"] != inodes(first)["main.py"]
+    assert (second / "train/main.py").stat().st_uid == 0
+
+
 def test_a_later_change_of_a_staged_file_does_not_change_the_release(worker, code):
     name = stage(code)
     release = worker.push(name)

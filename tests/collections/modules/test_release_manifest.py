@@ -201,6 +201,12 @@ def test_a_manifest_with_a_path_outside_the_release_is_refused(path):
         load(dump([Entry(path, "file", "0" * 64)]).encode())
 
 
+@pytest.mark.parametrize("target", ["/etc/passwd", "../secret"])
+def test_a_manifest_with_a_link_out_of_the_release_is_refused(target):
+    with pytest.raises(ReleaseError, match="leak is a link to"):
+        load(dump([Entry("leak", "link", target)]).encode())
+
+
 def test_a_manifest_with_a_path_through_a_link_is_refused():
     with pytest.raises(ReleaseError, match="inside a symbolic link"):
         load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
@@ -226,6 +232,15 @@ def test_a_damaged_transfer_is_never_installed(tmp_path, damage, error):
         put(tmp_path / "arrived", tmp_path / "releases", name)
 
     assert list((tmp_path / "releases").iterdir()) == []
+
+
+def test_nothing_in_an_installed_release_is_writable(tmp_path):
+    name = stage_code(write_code(tmp_path / "code"), tmp_path / "arrived")
+
+    release = put(tmp_path / "arrived", tmp_path / "releases", name)
+
+    paths = [path for path in (release, *release.rglob("*")) if not path.is_symlink()]
+    assert [path for path in paths if path.stat().st_mode & 0o222] == []
 
 
 def test_files_that_are_not_in_the_manifest_are_not_installed(tmp_path):
