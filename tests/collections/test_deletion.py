@@ -71,6 +71,26 @@ def test_a_retry_does_not_delete_a_new_resource_of_the_same_name(
     assert deletions(scripted) == 1
 
 
+@pytest.mark.parametrize(
+    ("delete_it", "current"),
+    [
+        (delete_tpu, node(state="DELETING")),
+        (delete_request, request("DELETING")),
+        (delete_disk, DISK | {"status": "DELETING"}),
+    ],
+)
+def test_a_resource_that_is_being_deleted_already_is_only_waited_for(
+    client, scripted, delete_it, current
+):
+    def answer(_):
+        return Reply(current) if len(scripted.asked) < 5 else error(404, "not found")
+
+    scripted.handler = answer
+    delete_it(client)
+
+    assert set(scripted.methods()) == {"GET"}
+
+
 def replace_tpu(client):
     node_state.ensure_present(client, DEMO, ChangeOptions(replace_dead=True))
 
