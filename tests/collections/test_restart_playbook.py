@@ -1,18 +1,30 @@
 """restart.yml, and a relaunch by train.yml, without machines."""
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
+from ansible_collections.tpufleet.core.plugins.action import run_again
 from ansible_collections.tpufleet.core.plugins.action.run_again import record_to_restart
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import (
+    Play,
+    relaunch_variables,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import Leases
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import RecordFolder
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.playbooks import OURS, environment_of, flat, play
+from tests.collections.running_actions import run_action
+from tests.collections.runs.passes import RecordingActor
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 
 
@@ -35,6 +47,69 @@ def test_only_a_wanted_run_is_restarted_or_a_stopped_one_with_even_if_stopped(
 
     with pytest.raises(RunError, match=error) if error else nullcontext():
         assert record_to_restart("mine", store, even_if_stopped) == store.read("mine")
+
+
+@dataclass
+class Restart:
+    """A restart of the run mine, whose record has fencing number 5; no playbooks run.
+
+    ``meanwhile`` is called after the first playbook.
+    """
+
+    folder: Path
+    meanwhile: Callable[[], object] = str
+    plays: list[Play] = field(default_factory=list)
+
+    def run(self, tpu_id: str = "7", fleet_name: str = "lab") -> None:
+        """Restart the run while its TPU has this id and the label of the fleet lab."""
+        tpu = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": tpu_id, "tpu_labels": {LABEL: "lab"}}
+        variables = {"groups": {"all": ["pod-w0"]}, "hostvars": {"pod-w0": tpu}}
+        paths = dict.fromkeys(("project", "state_dir", "fleet_state"), str(self.folder))
+        log = str(self.folder / "watch.log")
+        run_action(run_again, variables, run="mine", log=log, fleet_name=fleet_name, **paths)
+
+    @property
+    def records(self) -> RecordFolder:
+        return RecordFolder(str(self.folder))
+
+    def actor(self, *arguments: Any) -> RecordingActor:
+        return RecordingActor(*arguments, self.plays, [self.meanwhile])
+
+
+@pytest.fixture
+def restart(tmp_path, monkeypatch) -> Restart:
+    keep_release(tmp_path)
+    restart = Restart(tmp_path)
+    restart.records.put("mine", 0, record_fields(fence=5))
+    monkeypatch.setattr(run_again, "Actor", restart.actor)
+    return restart
+
+
+def test_a_restart_stores_the_next_fencing_number_and_passes_it_to_its_playbooks(restart):
+    restart.run()
+
+    assert restart.records.read("mine")["fence"] == 6
+    assert [play.variables["fence"] for play in restart.plays] == [6, 6, 6]
+
+
+def test_a_restart_ends_if_another_controller_acts_on_the_run_meanwhile(restart):
+    restart.meanwhile = lambda: restart.records.change("mine", 2, {"fence": 7}, {})
+
+    with pytest.raises(AnsibleActionFail, match="its record was changed by another action"):
+        restart.run()
+
+    assert [play.playbooks for play in restart.plays] == [("playbooks/kill.yml",)]
+
+
+@pytest.mark.parametrize(("fleet_name", "is_restarted"), [("lab", True), ("other", False)])
+def test_a_run_is_restarted_on_a_recreated_tpu_only_of_this_fleet(
+    restart, fleet_name, is_restarted
+):
+    error = pytest.raises(AnsibleActionFail, match=r"See the TPUs: .*status\.yml")
+    with nullcontext() if is_restarted else error:
+        restart.run(tpu_id="8", fleet_name=fleet_name)
+
+    assert bool(restart.plays) == is_restarted
 
 
 def test_the_playbook_does_not_restart_a_stopped_run_by_default(local_api):
