@@ -66,6 +66,18 @@ def test_a_suspended_request_is_not_replaced_without_consent(
     assert set(scripted.methods()) == {"GET"}
 
 
+def test_a_dead_request_is_replaced_without_force(client, scripted):
+    """By force, Google would also delete TPUs of the request that still exist."""
+    done = Reply({"done": True})
+    dead = Reply(request("SUSPENDED"))
+    scripted.script = [dead, dead, done, GONE, done, Reply(request()), Reply(request())]
+
+    assert ensure_requested(client, DEMO, ChangeOptions(replace_dead=True)).changed
+
+    (deletion,) = (sent for sent in scripted.asked if sent.method == "DELETE")
+    assert deletion.query == "force=false"
+
+
 def run_queued_resource(scripted, **options):
     """Run the module tpu_queued_resource for DEMO and return its result."""
     spec = {"name": "demo", "zone": ZONE, "accelerator_type": "v4-8", "tier": "spot"}

@@ -91,6 +91,13 @@ def test_a_tpu_that_is_still_being_created_is_waited_for(client, scripted):
     assert (result.changed, set(scripted.methods())) == (False, {"GET"})
 
 
+@pytest.mark.parametrize("state", ["STOPPED", "STOPPING"])
+def test_a_stopped_tpu_is_an_error_with_the_command_that_starts_it(client, scripted, state):
+    scripted.script = [Reply(node(state=state))]
+    with pytest.raises(errors.Different, match=rf"is {state}\. Start it: .*/start_tpu\.yml"):
+        ensure_present(client, DEMO, ChangeOptions())
+
+
 def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(client, scripted):
     failed = {
         "metadata": {"target": node()["name"], "verb": "create", "createTime": "2026-01-01"},
