@@ -2,11 +2,12 @@
 
 import re
 
-#: The line that roles/run/files/attempt writes before the output of an attempt.
-_HEADER = re.compile(r"^--- \S+ attempt \d+$", re.MULTILINE)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import ATTEMPT_START
+
+_START = re.compile(f"^{ATTEMPT_START.pattern}", re.MULTILINE)
 
 
 def last_attempt(log: str) -> str:
-    """Return the log from the header of the last attempt on; all of it if it has no header."""
-    starts = [header.start() for header in _HEADER.finditer(log)]
+    """Return the log from the first line of the last attempt on; all of it if there is none."""
+    starts = [match.start() for match in _START.finditer(log)]
     return log[starts[-1] if starts else 0 :]
