@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env, run_start
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 
 HOLD = """
@@ -24,9 +24,10 @@ while True:
 
 
 @pytest.fixture(autouse=True)
-def own_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record in ``tmp_path``, not in /run, which Python environments were checked since boot."""
+def own_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use ``tmp_path`` instead of /run for checked environments and for settings of units."""
     monkeypatch.setattr(python_env, "CHECKED", tmp_path / "seen-since-boot")
+    monkeypatch.setattr(run_start, "DROP_INS", tmp_path / "units")
 
 
 @pytest.fixture

@@ -309,7 +309,6 @@ def test_a_refused_launch_shows_no_value_and_keeps_the_files_of_the_previous_att
 def test_a_unit_requires_the_mounts_of_its_own_launch(paths, tmp_path, monkeypatch):
     monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
     monkeypatch.setattr(run_start, "systemctl", lambda *_: None)
-    monkeypatch.setattr(run_start, "DROP_INS", tmp_path / "units")
     settings = tmp_path / "units/tpufleet-run@mine.service.d/mounts.conf"
 
     run_start.start(changed(checkpoints="/mnt/my data/mine"), paths)
