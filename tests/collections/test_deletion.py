@@ -152,10 +152,17 @@ def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scri
     assert deletions(scripted) == TRIES
 
 
-def test_a_disk_that_was_not_confirmed_is_not_deleted(client, scripted):
-    scripted.handler = lambda _: Reply(DISK)
+@pytest.mark.parametrize(
+    ("current", "confirmed"),
+    [(DISK, ()), (DISK | {"id": "2"}, None)],
+    ids=["not confirmed", "recreated since it was listed"],
+)
+def test_a_disk_that_was_not_confirmed_or_listed_is_not_deleted(
+    client, scripted, current, confirmed
+):
+    scripted.handler = lambda _: Reply(current)
 
     with pytest.raises(errors.Different, match="created after the list that you confirmed"):
-        disks.ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions(confirmed=()))
+        disks.ensure_disk_absent(client.compute, STORED_DISK, ChangeOptions(confirmed=confirmed))
 
     assert set(scripted.methods()) == {"GET"}

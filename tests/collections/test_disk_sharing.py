@@ -246,6 +246,13 @@ def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 
+def test_no_foreign_tpu_of_the_same_name_writes_to_the_disk(local_api, api):
+    make(api, SOLO)
+    error = change(local_api, SOLO, "writable")["msg"]
+    assert "no READY TPU of this fleet has the disk 'corpus'" in error
+    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
 #: The answer of every worker: a run is active.
 ACTIVE = {"fill_runs": {"runs": [{"run": "mine", "active": True}]}}
 HERE = ("-e", "yes=true", "-e", "ansible_connection=local", "-e", "ansible_become=false")
