@@ -2,6 +2,7 @@
 
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.data_disk import (
@@ -87,20 +88,17 @@ def test_nothing_but_a_blank_writable_disk_without_signatures_is_ever_formatted(
 class Tools:
     """Fake commands of a worker with a blank disk.
 
-    The command whose name is ``fails`` exits with 1 and writes ``stderr``.
+    ``results`` has the exit code, output and error output of commands that return something else.
     """
 
-    def __init__(self, fails="", stderr=""):
-        self.fails, self.stderr, self.called = fails, stderr, []
+    def __init__(self, **results: tuple[int, str, str]) -> None:
+        self.results = {"blkid": (2, "", ""), "blockdev": (0, "0\n", "")} | results
+        self.called: list[str] = []
 
-    def __call__(self, *command):
-        self.called.append(command[0])
-        if command[0] == self.fails:
-            return subprocess.CompletedProcess(command, 1, "", self.stderr)
-        if command[0] == "blkid":
-            return subprocess.CompletedProcess(command, 2, "", "")
-        output = "0\n" if command[0] == "blockdev" else ""
-        return subprocess.CompletedProcess(command, 0, output, "")
+    def __call__(self, *command: str) -> subprocess.CompletedProcess[str]:
+        name = command[0].partition(".")[0]
+        self.called.append(name)
+        return subprocess.CompletedProcess(command, *self.results.get(name, (0, "", "")))
 
 
 @pytest.fixture
@@ -117,7 +115,44 @@ def test_a_blank_disk_is_formatted(monkeypatch, params):
     result = data_disk.ensure(params, check=False)
 
     assert (result["changed"], result["read_only"]) == (True, False)
-    assert tools.called[-1] == "mkfs.ext4"
+    assert tools.called[-1] == "mkfs"
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "error"),
+    [
+        ("blkid", (0, "TYPE=xfs\n", ""), "holds xfs"),
+        ("blkid", (8, "", "ambivalent result"), "cannot identify"),
+        ("wipefs", (0, "LVM2_member\n", ""), "holds LVM2_member"),
+        ("wipefs", (1, "", "read error"), "wipefs: read error"),
+        ("lsblk", (0, "sdb\nsdb1\n", ""), "holds partitions (sdb1)"),
+        ("lsblk", (32, "", "not a block device"), "lsblk: not a block device"),
+        ("blockdev", (0, "1\n", ""), "is empty and read-only"),
+        ("blockdev", (1, "", "ioctl error"), "blockdev: ioctl error"),
+    ],
+)
+def test_a_disk_is_not_formatted_if_a_tool_finds_something_or_fails(
+    monkeypatch, params, tool, result, error
+):
+    tools = Tools(**{tool: result})
+    monkeypatch.setattr(data_disk, "run_tool", tools)
+
+    with pytest.raises(UnusableDiskError) as caught:
+        data_disk.ensure(params, check=False)
+
+    assert error in str(caught.value)
+    assert "mkfs" not in tools.called
+
+
+@pytest.mark.parametrize("offset", [0, (1 << 20) - 1, (2 << 20), (3 << 20) - 1])
+def test_a_disk_with_data_in_its_first_or_last_mib_is_not_formatted(monkeypatch, params, offset):
+    monkeypatch.setattr(data_disk, "run_tool", Tools())
+    with Path(params["device"]).open("r+b") as disk:
+        disk.seek(offset)
+        disk.write(b"x")
+
+    with pytest.raises(UnusableDiskError, match="data of an unknown kind"):
+        data_disk.ensure(params, check=False)
 
 
 def test_a_dry_run_only_reads_the_disk(monkeypatch, params):
@@ -138,7 +173,7 @@ def test_a_dry_run_only_reads_the_disk(monkeypatch, params):
     ],
 )
 def test_a_failing_tool_is_reported_on_one_line(monkeypatch, params, stderr, line):
-    monkeypatch.setattr(data_disk, "run_tool", Tools("mkfs.ext4", stderr))
+    monkeypatch.setattr(data_disk, "run_tool", Tools(mkfs=(1, "", stderr)))
 
     with pytest.raises(UnusableDiskError) as caught:
         data_disk.ensure(params, check=False)
