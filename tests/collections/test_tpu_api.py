@@ -136,6 +136,14 @@ def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, 
         client.list_nodes()
 
 
+def test_a_redirect_is_not_followed(client, scripted):
+    """The server that it names would get the token."""
+    scripted.handler = lambda _: Reply({}, 302, (("Location", f"{scripted.endpoint}/other"),))
+    with pytest.raises(errors.InvalidRequest, match="HTTP 302"):
+        client.get_node(ZONE, "demo")
+    assert len(scripted.asked) == 1
+
+
 def test_no_error_shows_the_token(client, scripted):
     scripted.handler = lambda request: error(
         400, f"you sent {request.authorization}\nand access_token={TOKEN}"

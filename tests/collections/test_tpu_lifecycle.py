@@ -142,9 +142,10 @@ def test_metadata_is_never_shown(client, scripted):
     assert "s3cret" not in str((result.before, result.after))
 
 
-def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted):
+@pytest.mark.parametrize("lost", [Drop(), *(error(code, "oops") for code in (500, 502, 504))])
+def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scripted, lost):
     stopping = [Reply(node(state=state)) for state in ("STOPPING", "STOPPED")]
-    scripted.script = [Reply(node()), Drop(), *stopping]
+    scripted.script = [Reply(node()), lost, *stopping]
     assert ensure_power(client, ZONE, "demo", started=False, timeout=600).changed
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
