@@ -114,8 +114,9 @@ def test_a_resource_without_an_id_is_never_deleted(client, scripted, delete_it, 
 
 
 @pytest.mark.parametrize("body", [b"<html>no such page</html>", b"", b"{}"])
-def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, body):
-    scripted.handler = lambda _: Reply(body, 404)
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_404_of_a_proxy_does_not_count_as_a_deleted_tpu(client, scripted, method, body):
+    scripted.handler = lambda asked: Reply(body, 404) if asked.method == method else Reply(node())
 
     with pytest.raises(
         errors.BadAnswer, match=r"HTTP 404, but the API did not send this.*HTTPS_PROXY"
