@@ -10,16 +10,18 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec impo
     NodeSpec,
     parse_duration,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
     ensure_requested,
+    queued_resource_of,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     QueuedResourceSpec,
     parse_queued_resource,
 )
 
-from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error
+from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error, node
 from tests.collections.local_client import changes
 from tests.collections.running_modules import run_module
 
@@ -119,6 +121,27 @@ def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scri
     scripted.script = [GONE, error(409, "already exists"), Reply(request("ACTIVE"))]
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, ChangeOptions(check_owner=refuse))
+
+
+QUEUED = {"queuedResource": request()["name"]}
+
+
+@pytest.mark.parametrize(
+    ("tpu", "requested", "belongs"),
+    [
+        (node(**QUEUED), request(), True),
+        (node(**QUEUED), request(spec=replace(DEMO, count=2)), False),
+        (node(**QUEUED, multisliceNode=True), request(), False),
+        (node(), request(), False),
+    ],
+    ids=["its only TPU", "other TPUs", "a slice", "not queued"],
+)
+def test_a_request_is_deleted_with_a_tpu_only_if_it_created_no_other_tpu(
+    client, scripted, tpu, requested, belongs
+):
+    scripted.handler = lambda _: Reply(requested)
+
+    assert bool(queued_resource_of(client, parse_node(tpu))) == belongs
 
 
 def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
