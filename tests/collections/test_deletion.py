@@ -8,13 +8,20 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import p
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state import (
     ensure_not_requested,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
+    parse_queued_resource,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import delete
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
+    delete,
+    delete_requests,
+)
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error, node
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 
+LATER = "2026-11-21T11:00:00Z"
 BUSY = error(503, "try again")
 TOO_OFTEN = error(429, "rate", details=[{"reason": "RATE_LIMIT_EXCEEDED"}])
 NOT_DONE = [BUSY, TOO_OFTEN, error(500, "oops"), Drop()]
@@ -51,7 +58,7 @@ def delete_disk(client):
     ("delete_it", "current", "later"),
     [
         (delete_tpu, node(id="4711"), node(id="4712")),
-        (delete_request, request("FAILED"), request(created="2026-11-21T11:00:00Z")),
+        (delete_request, request("FAILED"), request(created=LATER)),
         (delete_disk, DISK, DISK | {"id": "2"}),
     ],
 )
@@ -132,7 +139,7 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
         kind = asked.path.split("/")[-2]
         if asked.method == "DELETE":
             current.pop(kind)
-            current["queuedResources"] = request(created="2026-11-21T11:00:00Z")
+            current["queuedResources"] = request(created=LATER)
             return Reply({"done": True})
         return Reply(current[kind]) if kind in current else error(404, "not found")
 
@@ -141,7 +148,29 @@ def test_a_request_recreated_during_the_deletion_is_not_deleted(client, scripted
     (result,) = delete(CloudTpus(client), nodes, ChangeOptions(timeout=600))
 
     assert result.reason == "different"
-    assert current["queuedResources"]["createTime"] == "2026-11-21T11:00:00Z"
+    assert current["queuedResources"]["createTime"] == LATER
+
+
+@pytest.mark.parametrize(
+    ("delete_them", "listed", "current"),
+    [
+        (delete, parse_node(node(id="4711")), node(id="4712")),
+        (
+            delete_requests,
+            parse_queued_resource(request("FAILED")),
+            request("FAILED", created=LATER),
+        ),
+    ],
+)
+def test_a_resource_recreated_after_it_was_listed_is_not_deleted(
+    client, scripted, delete_them, listed, current
+):
+    scripted.handler = lambda _: Reply(current)
+
+    (result,) = delete_them(CloudTpus(client), [listed], ChangeOptions())
+
+    assert result.reason == "different"
+    assert set(scripted.methods()) == {"GET"}
 
 
 def test_a_deletion_that_is_always_refused_ends_with_the_last_error(client, scripted):
