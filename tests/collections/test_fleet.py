@@ -307,6 +307,25 @@ def test_a_single_slice_of_a_multislice_is_not_recreated(client, scripted):
     assert set(scripted.methods()) <= {"GET"}
 
 
+@pytest.mark.parametrize(
+    ("entry", "existing"),
+    [
+        (SPOT, node(queuedResource=f"{QUEUE}/demo", acceleratorType="v4-16")),
+        (SPOT | {"queued": {}}, node(state="PREEMPTED")),
+    ],
+    ids=["different", "preempted"],
+)
+def test_a_queued_tpu_of_another_owner_is_not_replaced(client, scripted, entry, existing):
+    scripted.handler = lambda _: Reply(existing)
+    nodes = {"demo": parse_node(existing)}
+    options = ChangeOptions(recreate=True, check_owner=refuse)
+
+    (result,) = create(CloudTpus(client), parse_fleet([entry]), nodes, options)
+
+    assert "is not ours" in result.msg
+    assert set(scripted.methods()) <= {"GET"}
+
+
 def test_a_queued_tpu_that_is_being_deleted_is_requested_again(tmp_path):
     machines = SlowMachines()
     local_api = LocalApi(tmp_path / "cloud", machines)

@@ -179,6 +179,18 @@ def test_a_partial_list_stops_the_action_before_it_changes_anything(local_api, s
     assert local_api.node("old")["acceleratorType"] == "v4-16"
 
 
+@pytest.mark.parametrize(
+    "options", [{"state": "absent"}, {"recreate": True, "fleet": [{**DEMO, "spot": True}]}]
+)
+def test_a_tpu_that_the_user_has_not_confirmed_is_neither_deleted_nor_recreated(local_api, options):
+    before = local_api.ready("demo", labels=OURS)
+
+    error = refusal(local_api, confirmed=[], **options)
+
+    assert "created after the list that you confirmed" in error
+    assert local_api.node("demo")["id"] == before["id"]
+
+
 def test_a_preempted_tpu_of_somebody_else_is_not_replaced(local_api):
     before = local_api.ready("demo", schedulingConfig={"spot": True})
     local_api.preempt("demo")
