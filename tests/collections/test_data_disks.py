@@ -19,7 +19,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import pa
 
 from harness.playbooks import flat, play
 from harness.scripted_api import PROJECT, ZONE, Reply, error, node
-from tests.collections.local_client import fleet_options, make
+from tests.collections.local_client import changes, fleet_options, make
 from tests.collections.running_actions import api_variable, run_action
 from tests.collections.test_fleet import DEMO
 
@@ -144,6 +144,16 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
     deletion = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
     assert deletion.returncode == 0, flat(deletion)
     assert disk(api) is None
+
+
+def test_no_disk_is_deleted_if_a_tpu_could_not_be_deleted(local_api, api):
+    make(api, POD)
+    local_api.faults(errors=[{"method": "nodes.delete", "code": 403}])
+
+    options = {"api": api_variable(local_api), "fleet": [POD], "disks": True, "only": "demo"}
+    assert run_action(tpu_fleet, state="absent", **options)["failed"]
+
+    assert [line for line in changes(local_api, "disks") if line.startswith("DELETE")] == []
 
 
 def test_a_disk_that_somebody_else_created_is_never_deleted(local_api, api):
