@@ -334,6 +334,25 @@ def test_a_failure_to_remove_old_checkpoints_causes_a_warning(
     assert "old checkpoints cannot be removed: OSError: the bucket is unreachable" in caplog.text
 
 
+def test_a_checkpoint_that_was_removed_only_partly_does_not_look_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(every=10, keep=1), {}, "alone")
+    remove = checkpoints._fs.rm
+
+    def interrupted(path: str, recursive: bool = False) -> None:
+        if recursive:
+            raise OSError("the bucket is unreachable")
+        remove(path)
+
+    monkeypatch.setattr(checkpoints._fs, "rm", interrupted)
+    for step in (10, 20):
+        checkpoints.save(step, {"weights": np.arange(8)}, wait=True)
+
+    assert names(tmp_path) == {"10", "20"}
+    assert [step for step in names(tmp_path) if (tmp_path / step / MANIFEST).exists()] == ["20"]
+
+
 def fail_to_finish(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     crcs = Checkpoints._crcs
 
