@@ -60,13 +60,21 @@ class Restart:
     meanwhile: Callable[[], object] = str
     plays: list[Play] = field(default_factory=list)
 
-    def run(self, tpu_id: str = "7", fleet_name: str = "lab") -> None:
-        """Restart the run while its TPU has this id and the label of the fleet lab."""
-        tpu = {"tpu_name": "pod", "tpu_zone": ZONE, "tpu_id": tpu_id, "tpu_labels": {LABEL: "lab"}}
-        variables = {"groups": {"all": ["pod-w0"]}, "hostvars": {"pod-w0": tpu}}
+    def run(
+        self, tpu_id: str = "7", fleet_name: str = "lab", tpu: str = "pod", *, check: bool = False
+    ) -> None:
+        """Restart the run. The only TPU has this name and id, and the label of the fleet lab."""
+        tpu_variables = {
+            "tpu_name": tpu,
+            "tpu_zone": ZONE,
+            "tpu_id": tpu_id,
+            "tpu_labels": {LABEL: "lab"},
+        }
+        variables = {"groups": {"all": ["pod-w0"]}, "hostvars": {"pod-w0": tpu_variables}}
         paths = dict.fromkeys(("project", "state_dir", "fleet_state"), str(self.folder))
         log = str(self.folder / "watch.log")
-        run_action(run_again, variables, run="mine", log=log, fleet_name=fleet_name, **paths)
+        options = {"run": "mine", "log": log, "fleet_name": fleet_name, **paths}
+        run_action(run_again, variables, check=check, **options)
 
     @property
     def records(self) -> RecordFolder:
@@ -112,6 +120,30 @@ def test_a_run_is_restarted_on_a_recreated_tpu_only_of_this_fleet(
     assert bool(restart.plays) == is_restarted
 
 
+def test_a_run_whose_lease_another_controller_has_is_not_restarted(restart):
+    before = restart.records.read("mine")
+    held = Leases(RecordFolder(str(restart.folder / "watch"))).held("runs-of-pod")
+
+    error = r"runs-of-pod: .*is acting on it\. Wait until its playbook has ended"
+    with held, pytest.raises(AnsibleActionFail, match=error):
+        restart.run()
+
+    assert restart.records.read("mine") == before
+    assert restart.plays == []
+    assert not (restart.folder / "watch.log").exists()
+
+
+def test_check_mode_reports_that_the_tpu_is_gone_and_restarts_nothing(restart):
+    before = restart.records.read("mine")
+
+    with pytest.raises(AnsibleActionFail, match="run mine: its TPU is gone"):
+        restart.run(tpu="other", check=True)
+    restart.run(check=True)
+
+    assert restart.records.read("mine") == before
+    assert restart.plays == []
+
+
 def test_the_playbook_does_not_restart_a_stopped_run_by_default(local_api):
     folder = local_api.state / "fleet/runs"
     folder.mkdir(parents=True)
@@ -121,24 +153,6 @@ def test_the_playbook_does_not_restart_a_stopped_run_by_default(local_api):
 
     assert result.returncode != 0
     assert "run mine: not restarted, somebody stopped it." in flat(result)
-
-
-def test_a_run_whose_lease_another_controller_has_is_not_restarted(local_api):
-    fleet = keep_release(local_api.state / "fleet")
-    node = local_api.ready("pod", labels=OURS)
-    nodes = [{"name": "pod", "zone": ZONE, "id": node["id"]}]
-    stored = json.dumps(record_fields(nodes=nodes))
-    (fleet / "runs").mkdir()
-    (fleet / "runs/mine.json").write_text(stored)
-
-    with Leases(RecordFolder(str(fleet / "watch"))).held("runs-of-pod"):
-        result = play(environment_of(local_api), "playbooks/restart.yml", "-e", "run=mine")
-
-    assert result.returncode != 0
-    assert "runs-of-pod: " in flat(result)
-    assert "is acting on it. Wait until its playbook has ended" in flat(result)
-    assert (fleet / "runs/mine.json").read_text() == stored
-    assert not (fleet / "watch.log").exists()
 
 
 def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
@@ -159,9 +173,8 @@ def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):
     assert "run mine was not started: pod-w[0-1]: can't be reached" in flat(result)
 
 
-@pytest.mark.parametrize("options", [(), ("--check",)], ids=["restart", "check"])
 def test_a_run_whose_tpu_is_gone_is_not_restarted_and_its_record_executes_no_code(
-    local_api, tmp_path, options
+    local_api, tmp_path
 ):
     owned = tmp_path / "owned"
     evil = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
@@ -171,7 +184,7 @@ def test_a_run_whose_tpu_is_gone_is_not_restarted_and_its_record_executes_no_cod
     (fleet / "runs/mine.json").write_text(json.dumps(record_fields(wanted="stopped", **texts)))
     local_api.ready("other", labels=OURS)
 
-    options = ("-e", "run=mine", "-e", "even_if_stopped=true", *options)
+    options = ("-e", "run=mine", "-e", "even_if_stopped=true")
     result = play(environment_of(local_api), "playbooks/restart.yml", *options)
 
     assert result.returncode != 0
