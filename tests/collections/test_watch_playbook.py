@@ -8,10 +8,16 @@ from contextlib import suppress
 from itertools import islice
 
 import pytest
+from ansible.errors import AnsibleActionFail
+from ansible_collections.tpufleet.core.plugins.action import watch as watch_action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
+    read_heartbeats,
+)
 
 from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, flat, play
+from tests.collections.running_actions import api_variable, run_action
 from tests.collections.runs.records import ZONE, keep_release, record_fields
 
 OURS = {"labels": {LABEL: "default"}}
@@ -76,14 +82,13 @@ def hostile(run, text):
     yield text
 
 
-def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
+def test_a_pass_executes_no_field_of_a_record(emulator, bucket_api, local_api, tmp_path):
     owned = tmp_path / "owned"
+    lookup = f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}"
     injections = [
-        f"{{{{ lookup('ansible.builtin.pipe', 'touch {owned}') }}}}",
-        f"x tpu=y -e @{owned} yes=true",
-        f"$(touch {owned})",
+        f"{lookup} tpu=y -e @{owned} yes=true",
         "#jinja2: variable_start_string:'[[', variable_end_string:']]'\n"
-        f"[[ lookup('pipe', 'touch {owned}') ]]",
+        f"[[ lookup('pipe', 'touch {owned}') ]] $(touch {owned})",
     ]
     cached_release = keep_release(tmp_path / ".cache/tpufleet")
     (local_api.state / "bucket-endpoint").write_text(emulator)
@@ -107,47 +112,29 @@ def test_a_pass_executes_no_field_of_a_record(emulator, local_api, tmp_path):
     assert "run r0-0: preempted: its TPU is gone: recreate" in log(cached_release)
     assert "run r0-0: $ ansible-playbook playbooks/create.yml -e '{" in log(cached_release)
     assert local_api.node("demo")["state"] == "READY"
+    [last_pass] = read_heartbeats("gs://fleet/hostile", bucket_api)
+    assert last_pass.has_failed
+    assert "invalid record" in last_pass.error
 
 
-def test_limits_can_be_set_for_one_pass(local_api, fleet):
-    keep_release(fleet)
-    node = local_api.ready("demo", **OURS)
-    nodes = [{"name": "demo", "zone": ZONE, "id": node["id"]}]
-    write(fleet, record_fields(tpu="demo", nodes=nodes, watch={"preemptions": 2}))
-    local_api.preempt("demo")
-    local_api.state_is("demo", "PREEMPTED")
-    arguments = ("playbooks/watch.yml", "--check", "-e", '{"watch_limits": {"preemptions": 2}}')
-
-    result = play(environment_of(local_api), *arguments)
-
-    assert "run mine: given up" in flat(result)
-
-
-def test_a_tpu_of_somebody_else_is_neither_deleted_nor_launched_on(local_api, fleet):
+def test_a_pass_touches_no_tpu_of_somebody_else_and_gives_up_after_the_limits_of_this_pass(
+    local_api, fleet
+):
     keep_release(fleet)
     for zone in (ZONE, "europe-west4-b"):
         local_api.ready("demo", zone)
     nodes = [{"name": "demo", "zone": ZONE, "id": "1"}]
     write(fleet, record_fields(tpu="demo", nodes=nodes))
+    write(fleet, record_fields("lost", watch={"preemptions": 2}), "lost")
 
-    result = watch(local_api)
+    result = watch(local_api, "-e", '{"watch_limits": {"preemptions": 2}}')
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine: a TPU of somebody else has the name of its TPU" in flat(result)
+    assert "run lost: given up" in flat(result)
     for zone in (ZONE, "europe-west4-b"):
         assert local_api.node("demo", zone)["state"] == "READY"
         assert LABEL not in local_api.node("demo", zone).get("labels", {})
-
-
-def test_status_shows_when_the_last_pass_ended_and_why_it_failed(local_api, fleet):
-    write(fleet, record_fields(wanted="stopped", tpu=1))
-    watch(local_api)
-
-    output = flat(play(environment_of(local_api), "playbooks/status.yml"))
-
-    assert "watch: last pass" in output
-    assert "ago on" in output
-    assert ", failed: run mine: " in output
 
 
 SSH_THAT_HANGS = """#!/bin/sh
@@ -187,7 +174,7 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
     arguments = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check")
 
-    result = watch(local_api, *arguments)
+    result = watch(local_api, *arguments, "-e", "run=fine")
     for pid in (tmp_path / "ssh.pids").read_text().split():
         with suppress(ProcessLookupError):
             # End ssh, which Ansible leaves running. In a service, systemd ends it.
@@ -197,13 +184,16 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Timed out after 15 second" in output
     assert "run fine: lost: it has no process: launch" in output
+    assert "run hung" not in output
 
 
 def test_a_run_without_a_record_cannot_be_watched(local_api, fleet):
     write(fleet, record_fields(wanted="done"))
+    paths = dict.fromkeys(("project", "state_dir", "log", "fleet_state"), str(fleet))
+    options = {**paths, "api": api_variable(local_api), "answers": {}, "asked_at": 0.0}
 
-    result = watch(local_api, "-e", "run=min")
+    with pytest.raises(AnsibleActionFail) as error:
+        run_action(watch_action, {"hostvars": {}, "groups": {"all": []}}, run="min", **options)
 
-    assert result.returncode != 0
-    assert "run min has no record in" in flat(result)
-    assert "Runs with a record: mine" in flat(result)
+    assert "run min has no record in" in str(error.value)
+    assert "Runs with a record: mine" in str(error.value)
