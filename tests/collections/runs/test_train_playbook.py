@@ -7,14 +7,18 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleActionFail
+from ansible_collections.tpufleet.core.plugins.action import run_plan
 
 from harness.playbooks import ROOT
 from harness.valid_record import record_fields
+from tests.collections.running_actions import run_action
 from tests.collections.runs.answers import report, report_end
 
 PLUGINS = ROOT / "collections/ansible_collections/tpufleet/core/plugins"
@@ -159,7 +163,7 @@ def test_a_launch_starts_each_worker_once_and_keeps_the_record_and_the_lock_file
     (fleet.folder / "mine.lock").write_bytes(lock)
     digest = hashlib.sha256(lock.strip()).hexdigest()
 
-    result = fleet.train(jax_lock="", requirements="mine.in")
+    result = fleet.train(jax_lock="", requirements="mine.in", env={"A": "1"})
 
     assert result.returncode == 0, result.stdout
     assert fleet.calls == [
@@ -168,6 +172,7 @@ def test_a_launch_starts_each_worker_once_and_keeps_the_record_and_the_lock_file
     ]
     assert (fleet.record["wanted"], fleet.record["attempt"]) == ("running", 1)
     assert fleet.record["checkpoints"] == "gs://bucket-of-ours/checkpoints/mine"
+    assert fleet.record["env"] == {"A": "1"}
     assert fleet.record["requirements"] == digest
     assert (fleet.folder / f"fleet/locks/{digest}.lock").read_bytes() == lock
 
@@ -225,17 +230,17 @@ def add_other_tpu(fleet: Fleet) -> None:
     (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
 
 
-def record_launch(fleet: Fleet, run: str, zone: str = "us-east1-d") -> None:
+def record_launch(folder: Path, run: str, zone: str = "us-east1-d", **fields: Any) -> None:
     """Write the record of a run that was launched on the TPU pod, by default in its zone."""
     nodes = [{"name": "pod", "zone": zone, "id": "4712"}]
-    fields = record_fields(run, tpu="pod", nodes=nodes, workers=2, attempt=1)
-    records = fleet.folder / "fleet/runs"
+    record = record_fields(run, tpu="pod", nodes=nodes, workers=2, **fields)
+    records = folder / "fleet/runs"
     records.mkdir(parents=True)
-    (records / f"{run}.json").write_text(json.dumps(fields))
+    (records / f"{run}.json").write_text(json.dumps(record))
 
 
 def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
-    record_launch(fleet, "mine-1")
+    record_launch(fleet.folder, "mine-1")
     add_other_tpu(fleet)
     sweep = fleet.folder / "sweep.yml"
     sweep.write_text("- {tpu: pod, name: '0'}\n- {tpu: other, name: '1'}\n")
@@ -247,32 +252,15 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
     assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
 
 
-def test_a_run_in_a_zone_that_could_not_be_listed_is_not_launched_on_another_tpu(fleet):
-    record_launch(fleet, "mine", zone="us-west4-a")
-
-    result = fleet.train(tpu_unreachable=["us-west4-a"])
-
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert "run mine was launched in us-west4-a, which did not answer" in text
-    assert fleet.calls == []
-
-
-def test_a_launch_names_its_differences_from_the_last_launch(fleet):
-    record_launch(fleet, "mine")
-
-    result = fleet.train(command="python main.py faster")
-
-    text = " ".join(result.stdout.split())
-    assert re.search("run mine: this launch differs from the last one in .*command or set", text)
-    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
-
-
-def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_path):
+def test_a_launch_keeps_secrets_of_a_vault_out_of_the_record_and_names_others_and_differences(
+    fleet, tmp_path
+):
+    record_launch(fleet.folder, "mine", wanted="stopped")
     folder = fleet.folder / "group_vars/all"
     folder.mkdir(parents=True)
     example = ROOT / "inventory/gcp/group_vars/all/secrets.yml.example"
     shutil.copy(example, folder)
+    (folder / "others.yml").write_text("OTHER_API_KEY: planted-beside-secrets\n")
     secrets = yaml.safe_load(example.read_text())["secrets"]
     (tmp_path / "password").write_text("of-this-test\n")
     env = {"ANSIBLE_VAULT_PASSWORD_FILE": str(tmp_path / "password")}
@@ -283,65 +271,92 @@ def test_secrets_of_a_vault_reach_the_trainer_and_are_in_no_record(fleet, tmp_pa
         check=True,
     )
 
-    result = fleet.train(env)
+    result = fleet.train(env, command="python main.py faster")
 
     assert result.returncode == 0, result.stdout
     assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
-    output = result.stdout + str(fleet.record) + (folder / "secrets.yml").read_text()
-    assert not [value for value in secrets.values() if value in output]
+    output = result.stdout + result.stderr + str(fleet.record)
+    everything = output + (folder / "secrets.yml").read_text()
+    assert not [value for value in secrets.values() if value in everything]
+    text = " ".join(output.split())
+    assert text.count("OTHER_API_KEY: set outside the mapping secrets") == 1
+    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in text
+    assert "planted" not in text
+    assert re.search("run mine: this launch differs from the last one in .*command or set", text)
+    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
+
+
+@dataclass
+class Plan:
+    """The action run_plan for a TPU with one worker, and the inventory in ``folder``."""
+
+    folder: Path
+    tpu: dict[str, Any] = field(
+        default_factory=lambda: {
+            **{"tpu_name": "pod", "tpu_zone": "us-east1-d", "tpu_id": "4712"},
+            **{"tpu_worker_id": 0, "tpu_worker_count": 1, "tpu_leader_ip": "10.0.0.2"},
+        }
+    )
+
+    def refusal(self, **options: Any) -> str:
+        """Plan the run ``mine`` with these options; return the error."""
+        variables = {
+            "hostvars": {"pod-w0": self.tpu},
+            "groups": {"leaders": ["pod-w0"]},
+            "ansible_play_hosts_all": ["pod-w0"],
+            "ansible_inventory_sources": [str(self.folder / "hosts.yml")],
+        }
+        folders = dict.fromkeys(("project", "code", "state_dir"), str(self.folder))
+        defaults = {
+            **{"run": "mine", "command": "python main.py", "jax_requirements": "worker-cpu"},
+            **{"checkpoints": "gs://bucket/checkpoints", "fleet_state": str(self.folder / "fleet")},
+            "lock": str(ROOT / "requirements/worker-cpu.lock"),
+        }
+        with pytest.raises(AnsibleActionFail) as error:
+            run_action(run_plan, variables, **(folders | defaults | options))
+        assert "planted" not in str(error.value)
+        return str(error.value)
+
+
+@pytest.fixture
+def plan(tmp_path) -> Plan:
+    (tmp_path / "main.py").write_text("print('hello')\n")
+    return Plan(tmp_path)
+
+
+def test_a_run_in_a_zone_that_could_not_be_listed_is_not_launched_on_another_tpu(plan):
+    record_launch(plan.folder, "mine", zone="us-west4-a")
+    plan.tpu["tpu_unreachable"] = ["us-west4-a"]
+
+    assert "run mine was launched in us-west4-a, which did not answer" in plan.refusal()
 
 
 @pytest.mark.parametrize("name", ["env", "worker_environment"])
-def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(fleet, name):
-    result = fleet.train(**{name: {"WANDB_API_KEY": "planted-in-plain-text"}})
+def test_a_secret_in_plain_text_is_refused_before_the_run_is_recorded(plan, name):
+    secret = {"WANDB_API_KEY": "planted-in-plain-text"}
+    plan.tpu["worker_environment"] = secret if name == "worker_environment" else {}
 
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in text
-    assert "planted" not in result.stdout
-    assert not (fleet.folder / "fleet/runs").exists()
+    error = plan.refusal(env=secret if name == "env" else {})
+
+    assert f"{name}: looks like it contains secrets (WANDB_API_KEY)" in error
+    assert not (plan.folder / "fleet/runs").exists()
 
 
-def secrets_in_plain_text(fleet, mode: int, **variables: Any) -> Path:
-    file = fleet.folder / "group_vars/all/secrets.yml"
+def test_secrets_in_plain_text_that_others_can_read_are_refused(plan):
+    file = plan.folder / "group_vars/all/secrets.yml"
     file.parent.mkdir(parents=True)
-    file.write_text(yaml.safe_dump(variables))
-    file.chmod(mode)
-    return file
+    file.write_text("secrets: {HF_TOKEN: planted-in-plain-text}\n")
+    file.chmod(0o644)
+
+    error = plan.refusal()
+
+    assert f"{file}: contains secrets in plain text" in error
+    assert f"ansible-vault encrypt {file}" in error
+    assert not (plan.folder / "fleet/runs").exists()
 
 
-def test_secrets_in_plain_text_that_others_can_read_are_refused(fleet):
-    file = secrets_in_plain_text(fleet, 0o644, secrets={"HF_TOKEN": "planted-in-plain-text"})
+def test_a_launch_before_setup_made_the_lock_file_is_refused(plan):
+    lock = plan.folder / "fleet/locks/worker-cpu-apple-01234567.lock"
 
-    result = fleet.train()
-
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert f"{file}: contains secrets in plain text" in text
-    assert f"ansible-vault encrypt {file}" in text
-    assert "planted" not in result.stdout
-    assert not (fleet.folder / "fleet/runs").exists()
-
-
-def test_secrets_in_a_private_file_are_accepted_and_secrets_outside_of_the_mapping_named(fleet):
-    secrets = {"HF_TOKEN": "planted-in-plain-text"}
-    key = "planted-beside-secrets"
-    secrets_in_plain_text(fleet, 0o600, secrets=secrets, WANDB_API_KEY=key)
-
-    result = fleet.train()
-
-    assert result.returncode == 0, result.stdout
-    assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
-    output = " ".join((result.stdout + result.stderr).split())
-    assert output.count("WANDB_API_KEY: set outside the mapping secrets") == 1
-    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in output
-    assert "planted" not in output
-
-
-def test_a_launch_before_setup_made_the_lock_file_is_refused(fleet):
-    result = fleet.train(jax_lock="", worker_extras="apple")
-
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert re.search(r"fleet/locks/worker-cpu-apple-[0-9a-f]{8}\.lock: there is no such", text)
-    assert not (fleet.folder / "fleet/runs").exists()
+    assert f"{lock}: there is no such lock file" in plan.refusal(lock=str(lock))
+    assert not (plan.folder / "fleet/runs").exists()
