@@ -38,8 +38,15 @@ class Worker:
         """Set the state that systemd reports for the run "mine"."""
         (self.here / "run").write_text(f"ActiveState={state}\n")
 
-    def setup(self, *mounts: dict, tasks: str = "main", options: tuple[str, ...] = (), **variables):
-        """Run the role for these mounts."""
+    def setup(
+        self,
+        *mounts: dict,
+        tasks: str = "main",
+        options: tuple[str, ...] = (),
+        calls: tuple[dict, ...] = ({},),
+        **variables,
+    ):
+        """Run the role for these mounts, once with the variables of each of ``calls``."""
         runs = {"etc": str(self.here / "etc"), "state_dir": str(self.here / "state")}
         role = {"name": str(ROOT / "roles/mounts"), "tasks_from": tasks}
         defaults = {
@@ -49,7 +56,7 @@ class Worker:
         }
         return run_tasks(
             self.here,
-            [{"ansible.builtin.import_role": role}],
+            [{"ansible.builtin.import_role": role, "vars": call} for call in calls],
             *("-e", json.dumps(defaults | variables), *options),
             environment={"PATH": f"{self.here}{os.pathsep}{os.environ['PATH']}"},
             module_defaults={"tpufleet.core.run_info": runs},
@@ -80,24 +87,18 @@ def worker(tmp_path: Path) -> Worker:
     return new_worker
 
 
-def test_a_removed_mount_is_stopped_before_its_automount(worker):
-    result = worker.setup()
-
-    assert result.returncode == 0, flat(result)
-    stops = worker.changes()
-    assert stops.index("stop mnt-old.mount") < stops.index("stop mnt-old.automount")
-    assert list(worker.units.iterdir()) == []
-
-
-def test_a_mount_below_another_one_is_stopped_first(worker):
+def test_removed_mounts_are_stopped_before_their_automounts_and_inner_mounts_first(worker):
     for kind in ("mount", "automount"):
         (worker.units / f"mnt-old-inner.{kind}").write_text(OLD)
 
-    worker.setup()
+    result = worker.setup()
 
-    stops = [line for line in worker.changes() if "inner" in line or line == "stop mnt-old.mount"]
-    assert stops.index("stop mnt-old-inner.automount") > stops.index("stop mnt-old-inner.mount")
-    assert stops[0] == "stop mnt-old-inner.mount"
+    assert result.returncode == 0, flat(result)
+    units = [line.removeprefix("stop ") for line in worker.changes()]
+    assert units[:2] == ["mnt-old-inner.mount", "mnt-old.mount"]
+    for name in ("mnt-old-inner", "mnt-old"):
+        assert units.index(f"{name}.mount") < units.index(f"{name}.automount")
+    assert list(worker.units.iterdir()) == []
 
 
 def test_a_mount_does_not_change_while_a_run_is_active(worker):
@@ -131,26 +132,31 @@ def test_check_mode_unmounts_nothing(worker):
     assert len(list(worker.units.iterdir())) == 2
 
 
-@pytest.mark.parametrize("tpu_partial", [False, True])
-def test_only_a_complete_inventory_removes_clients_of_an_export(worker, tpu_partial):
+def test_only_a_complete_inventory_removes_clients_of_an_export(worker):
     (worker.here / "exportfs").symlink_to("/bin/true")
     (worker.here / "nfs.conf").touch()
-    old, new = (worker.here / f"tpufleet-mnt-{name}.exports" for name in ("old", "new"))
-    old.write_text("/mnt/old 10.0.0.9(rw)\n")
+    complete, partial = worker.here / "complete", worker.here / "partial"
+    for folder in (complete, partial):
+        folder.mkdir()
+        (folder / "tpufleet-mnt-old.exports").write_text("/mnt/old 10.0.0.9(rw)\n")
+    calls = (
+        {"__mounts_exports_directory": str(complete), "tpu_partial": False},
+        {"__mounts_exports_directory": str(partial), "tpu_partial": True},
+    )
     variables = {
-        "__mounts_exports_directory": str(worker.here),
         "__mounts_server_configuration": str(worker.here / "nfs.conf"),
         "mounts_clients": ["10.0.0.2"],
-        "tpu_partial": tpu_partial,
     }
     paths = ("/mnt/old", "/mnt/new")
     shared = [{"kind": "nfs", "path": path, "server": "localhost"} for path in paths]
 
-    result = worker.setup(*shared, tasks="exports", **variables)
+    result = worker.setup(*shared, tasks="exports", calls=calls, **variables)
 
     assert result.returncode == 0, flat(result)
-    assert ("10.0.0.9" in old.read_text()) == tpu_partial
-    assert " 10.0.0.2(" in new.read_text()
+    assert "10.0.0.9" not in (complete / "tpufleet-mnt-old.exports").read_text()
+    assert "10.0.0.9" in (partial / "tpufleet-mnt-old.exports").read_text()
+    for folder in (complete, partial):
+        assert " 10.0.0.2(" in (folder / "tpufleet-mnt-new.exports").read_text()
 
 
 def test_data_disks_are_mounted_before_directories_below_them_are_exported(worker):
