@@ -4,11 +4,14 @@ import json
 import sys
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import stored_output
 
 from harness.emulated_storage import BUCKET, put_object
 from harness.playbooks import environment_of, flat, play
 from harness.stored_output import EXITS, START_TIME, attempt, in_directory, jsonl, line
 from harness.valid_record import record_fields
+from tests.collections.running_actions import run_action
+from tests.localcloud.api.local_api import PROJECT
 
 LATER = START_TIME + 500
 RUNS = {
@@ -74,7 +77,7 @@ def environment(local_api, request):
 
 
 in_bucket = pytest.mark.parametrize("environment", ["bucket"], indirect=True)
-anywhere = pytest.mark.parametrize("environment", ["bucket", "directory"], indirect=True)
+in_directory_only = pytest.mark.parametrize("environment", ["directory"], indirect=True)
 LOCATIONS = [("bucket", "finished"), ("directory", "crashed")]
 in_both = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["environment"])
 
@@ -109,23 +112,38 @@ def test_logs_status_and_fetch_show_a_run_whose_tpu_is_gone(environment, run, tm
     assert "env" not in stored_record
 
 
-@pytest.mark.parametrize("environment", ["directory"], indirect=True)
-def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(environment, tmp_path):
-    options = ("fetch", "-e", "run=killed", "-e", f"to={tmp_path}/to", "-e", "bundle=true")
+def copied(local_api, run, to, *, check=False):
+    """Copy the run's stored output as fetch.yml does; return whether the copy has changed."""
+    state = local_api.state / "fleet"
+    places = {"directory": f"{state}/outputs", "cache": f"{state}/cache/outputs", "to": str(to)}
+    options = {"run": run, "fleet_state": str(state), "api": {"project": PROJECT}, "bundle": True}
+    result = run_action(stored_output, check=check, **places, **options)
+    assert not result.get("failed"), result
+    return result["changed"]
+
+
+@in_directory_only
+def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(
+    environment, local_api, tmp_path
+):
+    to = tmp_path / "to"
+    options = ("fetch", "-e", "run=killed", "-e", f"to={to}", "-e", "bundle=true")
     predicted = output_of(environment, *options, "--check")
     assert "changed=1" in predicted
     assert "/to/ATTEMPT/PROCESS would have the output from" in predicted
-    assert not (tmp_path / "to").exists()
-    assert "changed=1" in output_of(environment, *options)
-    for more in ((), ("--check",)):
-        assert "changed=0" in output_of(environment, *options, *more)
-    (tmp_path / "to/2/0/log").write_text("cut")
-    assert "changed=1" in output_of(environment, *options, "--check")
+    assert not to.exists()
+    assert copied(local_api, "killed", to)
+    assert not copied(local_api, "killed", to, check=True)
+    assert "changed=0" in output_of(environment, *options)
+    (to / "2/0/log").write_text("cut")
+    assert copied(local_api, "killed", to, check=True)
 
 
-@anywhere
-def test_report_shows_all_runs(environment, tmp_path):
-    page = tmp_path / "report.html"
+@in_bucket
+def test_report_shows_runs_of_the_bucket_and_of_the_directory(environment, local_api, tmp_path):
+    folder, page = local_api.state / "fleet", tmp_path / "report.html"
+    (folder / "runs/crashed.json").write_text(json.dumps(record("crashed", "")))
+    in_directory(folder / "outputs", objects("crashed"))
     output_of(environment, "report", "-e", f"report={page}")
     text = page.read_text()
     for run in RUNS:
@@ -135,8 +153,9 @@ def test_report_shows_all_runs(environment, tmp_path):
 
 @in_bucket
 def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
-    environment, local_api, emulator, tmp_path
+    environment, local_api, emulator, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
     objects_of_run = attempt(1, run="moved", log=b"before\n", metrics=jsonl(map(line, range(1, 4))))
     in_directory(local_api.state / "fleet/outputs", objects_of_run | attempt(2, run="moved"))
     later = attempt(2, run="moved", began=LATER, log=b"after\n", end=EXITS["finished"])
@@ -144,7 +163,7 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
         put_object(emulator, f"runs/{name}", content)
     fields = record_fields("moved", attempt=2, outputs=f"gs://{BUCKET}/runs/moved", wanted="done")
     (local_api.state / "fleet/runs/moved.json").write_text(json.dumps(fields))
-    output_of(environment, "fetch", "-e", "run=moved", "-e", f"to={tmp_path}")
+    assert copied(local_api, "moved", tmp_path)
     assert (tmp_path / "1/0/log").read_text() == "before\n"
     assert (tmp_path / "2/0/log").read_text() == "after\n"
 
@@ -161,7 +180,7 @@ def worker_in(folder, python=sys.executable):
     return "-i", str(folder / "hosts.json")
 
 
-@pytest.mark.parametrize("environment", ["directory"], indirect=True)
+@in_directory_only
 def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
     environment, tmp_path
 ):
@@ -235,10 +254,8 @@ def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
     assert not (tmp_path / "to").exists()
 
 
-@in_bucket
+@in_directory_only
 def test_a_bundle_of_a_run_without_stored_output_has_its_record(environment, local_api, tmp_path):
-    fields = record_fields("empty", outputs=f"gs://{BUCKET}/runs/empty")
-    (local_api.state / "fleet/runs/empty.json").write_text(json.dumps(fields))
-    options = ("-e", "run=empty", "-e", f"to={tmp_path}/to", "-e", "bundle=true")
-    play(environment, "playbooks/fetch.yml", *options)
+    (local_api.state / "fleet/runs/empty.json").write_text(json.dumps(record_fields("empty")))
+    assert copied(local_api, "empty", tmp_path / "to")
     assert (tmp_path / "to/record.json").exists()
