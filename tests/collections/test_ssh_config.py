@@ -1,6 +1,5 @@
 """The ssh configuration for workers: ssh reads the same settings that Ansible uses."""
 
-import os
 import shutil
 import subprocess
 
@@ -46,20 +45,6 @@ def test_each_worker_has_its_own_block():
     assert text.endswith("Host b-w0\n    HostName 10.0.0.9\n")
 
 
-def test_an_existing_directory_keeps_its_mode_and_the_file_is_private(tmp_path):
-    directory = tmp_path / "place"
-    directory.mkdir()
-    directory.chmod(0o755)
-    inventory = tmp_path / "hosts.ini"
-    inventory.write_text("localhost ansible_connection=local\n")
-    arguments = ("playbooks/ssh_config.yml", "-e", f"ssh_config_file={directory}/config")
-    result = play(dict(os.environ), *arguments, inventory=str(inventory))
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert directory.stat().st_mode & 0o777 == 0o755
-    assert (directory / "config").stat().st_mode & 0o777 == 0o600
-
-
 def test_an_unsupported_ssh_argument_is_an_error_that_names_the_worker():
     with pytest.raises(AnsibleFilterError, match=r"a-w0: .*\('-C'\)"):
         ssh_config({"a-w0": {"ansible_ssh_common_args": "-C"}}, ["a-w0"])
@@ -70,6 +55,7 @@ def laptop(environment, local_api, tmp_path):
     """Environment variables of a user without an ssh configuration; TPUs demo and old exist."""
     local_api.ready("demo", labels=OURS)
     local_api.ready("old", labels=OURS)
+    (tmp_path / "hosts.ini").write_text("localhost ansible_connection=local\n")
     return {**environment, "HOME": str(tmp_path)}
 
 
@@ -82,7 +68,9 @@ def hosts(text):
 
 
 def succeeds(laptop, playbook, *options):
-    result = play(laptop, f"playbooks/{playbook}.yml", *options)
+    """Run a playbook that must succeed, without its tasks on the workers."""
+    only_here = ("-i", f"{laptop['HOME']}/hosts.ini", "--limit", "localhost")
+    result = play(laptop, f"playbooks/{playbook}.yml", *only_here, *options)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -93,6 +81,7 @@ def test_the_file_is_updated_by_deletions_but_not_for_another_fleet_or_a_partial
     file = written(tmp_path)
     assert hosts(file.read_text()) == ["demo-w0", "demo-w1", "old-w0", "old-w1"]
     assert file.parent.stat().st_mode & 0o777 == 0o700
+    file.parent.chmod(0o755)
 
     outdated = file.read_text().replace("demo", "former")
     file.write_text(outdated)
@@ -102,6 +91,8 @@ def test_the_file_is_updated_by_deletions_but_not_for_another_fleet_or_a_partial
 
     succeeds(laptop, "delete", "-e", "tpu=old", "-e", "yes=true")
     assert hosts(file.read_text()) == ["demo-w0", "demo-w1"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o755, "an existing directory keeps its mode"
 
 
 def test_an_update_does_not_create_a_missing_file(laptop, tmp_path):
