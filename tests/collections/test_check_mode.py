@@ -17,7 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 
 from harness.playbooks import ROOT
 from tests.collections.running_actions import api_variable, run_action
-from tests.collections.running_modules import run_module
+from tests.collections.running_modules import call_module
 from tests.collections.test_killed_create import KeyedMachines
 from tests.collections.test_plugin_rules import PLUGINS, imports
 from tests.localcloud.api.local_api import NODE, LocalApi
@@ -141,7 +141,7 @@ def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
     if name in ACTIONS:
         result = run_action(ACTIONS[name], variables, check=check, **options)
     else:
-        result = run_module(name, check=check, **options)
+        result = call_module(name, check=check, **options)
     assert not result.get("failed"), result
     return Step(result["changed"], len(changes(api.log())) - before, result.get("diff"))
 
