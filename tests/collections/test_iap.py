@@ -9,7 +9,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
     KnownHostsFile,
 )
 
-from harness.playbooks import flat, play
 from harness.scripted_api import Reply, node
 from tests.collections.test_host_keys import ED25519, published
 from tests.collections.test_inventory import listed as listed
@@ -31,8 +30,15 @@ def variables(result, worker: str) -> dict[str, str]:
 def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
     listed, scripted, tmp_path
 ):
+    """The names of known workers are requested once, when IAP needs them."""
+    scripted.handler = answering("", "")
+    listed(address="external")
     scripted.handler = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
     host_variables = variables(listed(address="iap"), "demo-w1")
+    scripted.asked.clear()
+    listed(address="iap")
+    assert scripted.methods() == ["GET"]
+
     arguments_file = tmp_path / "asked"
     stand_in = tmp_path / "bin/gcloud"
     stand_in.parent.mkdir()
@@ -53,17 +59,6 @@ def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
     ]
 
 
-def test_names_of_known_workers_are_requested_when_iap_needs_them(listed, scripted):
-    scripted.handler = answering("", "")
-    listed(address="external")
-    scripted.handler = answering("t1v-n-1-w-0", "t1v-n-1-w-1")
-    worker = variables(listed(address="iap"), "demo-w0")
-    assert "start-iap-tunnel t1v-n-1-w-0 " in worker["ansible_ssh_common_args"]
-    scripted.asked.clear()
-    listed(address="iap")
-    assert scripted.methods() == ["GET"]
-
-
 def test_adding_a_host_name_keeps_the_known_keys_of_a_worker(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost("1-w0", {"ssh-ed25519": "AAAA"}), KnownHost("1-w1", {"ssh-rsa": "CCCC"})])
@@ -77,11 +72,3 @@ def test_adding_a_host_name_keeps_the_known_keys_of_a_worker(tmp_path):
 def test_os_login_without_a_user_is_reported_with_the_fix(listed, scripted):
     assert "gcloud compute os-login describe-profile" in the_line(listed(os_login=True))
     assert scripted.asked == []
-
-
-def test_tpus_with_os_login_have_no_keys_in_their_metadata(environment):
-    environment["TPUFLEET_OS_LOGIN"] = "True"
-    result = play(environment, "playbooks/create.yml", "--check", "--diff")
-    assert result.returncode == 0, flat(result)
-    assert "enable-oslogin: 4 characters" in result.stdout
-    assert "ssh-keys:" not in result.stdout

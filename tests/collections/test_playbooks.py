@@ -10,18 +10,26 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 from harness.playbooks import OURS, ROOT, command, environment_of, flat, play
 from tests.collections.local_client import fleet_options, later_request, store_record
 from tests.collections.role_templates import local_play
+from tests.collections.test_check_mode import changes
+from tests.collections.test_fleet import DEMO
 from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import LocalApi
 
 
-def answer_prompt(environment, answer: str, *options: str) -> tuple[int, str]:
-    """Run delete.yml on a terminal of script(1), answer its question; return status and output."""
+def answer_prompt(environment, answer: str, *arguments, **options) -> tuple[int, str]:
+    """Run a playbook on a terminal of script(1), answer its question; return status and output.
+
+    ``arguments`` and ``options`` are passed to ``command``.
+    """
     child = subprocess.Popen(
-        ["script", "-qefc", shlex.join(command("playbooks/delete.yml", *options)), "/dev/null"],
+        ["script", "-qefc", shlex.join(command(*arguments, **options)), "/dev/null"],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.PIPE,
@@ -55,78 +63,79 @@ def error_of(environment, playbook, *options: str, **more) -> str:
     return flat(result)
 
 
+FLEET_TASK = "tpufleet.core.tpu_fleet"
+V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
+
+
 def by_id(node_id: str, **extra) -> tuple[str, str]:
     """Return the options that name the TPU demo by its id, as a timer does."""
     variables = {"tpu": "demo", "zone": "us-central2-b", "node_id": node_id, "yes": True, **extra}
     return ("-e", json.dumps(variables))
 
 
-def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api):
-    result = succeeds(environment, "playbooks/create.yml", "--check", "--diff")
+def test_check_mode_of_create_predicts_the_changes_and_makes_none(environment, local_api, tmp_path):
+    """One TPU is missing, one is adopted, and one entry has a TPU in each of its zones."""
+    zones = ["us-central1-b", "us-central1-c"]
+    for zone in zones:
+        local_api.ready("twice", zone, acceleratorType="v2-8", labels=OURS)
+    local_api.ready("hers", labels={"owner": "ada"})
+    before = changes(local_api.log())
+    fleet = [DEMO, DEMO | {"name": "hers"}, {"name": "twice", "zones": zones, **V2_8}]
+    options = (*fleet_options(tmp_path, *fleet), "-e", "adopt=true", "--check", "--diff")
+
+    result = succeeds(environment, "playbooks/create.yml", *options)
+
     assert "+    accelerator_type: v4-16" in result.stdout
     assert "ssh-keys:" in result.stdout
     assert "external_ip: true" not in result.stdout
     assert "enable-oslogin" not in result.stdout
-    assert "GET /v2/" in local_api.log()
-    assert not re.search(r"(POST|PATCH|DELETE) /v2/", local_api.log())
+    adoption = result.stdout.partition("--- before: TPU hers")[2]
+    assert re.search(r"\n\+ +tpufleet-fleet: default", adoption)
+    assert not re.search(r"- +owner: ada", adoption)
+    assert "is not in the fleet: the fleet uses the TPU twice in us-central1-b." in flat(result)
+    assert "playbooks/delete.yml -e tpu=twice -e zone=us-central1-c" in flat(result)
+    assert changes(local_api.log()) == before
     assert not (local_api.state / "ssh").exists()
 
 
-def test_an_ssh_key_is_created_once_and_its_public_key_is_restored(tmp_path):
-    key, public = tmp_path / "new/id", tmp_path / "new/id.pub"
-    tasks = ROOT / "playbooks/tasks/ssh_key.yml"
-    book, inventory = local_play(tmp_path, [{"ansible.builtin.import_tasks": str(tasks)}])
-    options = ("-e", f"ssh_key_file={key}")
-
-    succeeds(dict(os.environ), book, *options, inventory=inventory)
+def test_a_missing_public_key_is_restored_from_the_private_key(tmp_path):
+    key, public = tmp_path / "id", tmp_path / "id.pub"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     pair = key.read_text(), public.read_text().split()[:2]
     public.unlink()
-    succeeds(dict(os.environ), book, *options, inventory=inventory)
+    tasks = ROOT / "playbooks/tasks/ssh_key.yml"
+    book, inventory = local_play(tmp_path, [{"ansible.builtin.import_tasks": str(tasks)}])
+
+    succeeds(dict(os.environ), book, "-e", f"ssh_key_file={key}", inventory=inventory)
 
     assert (key.read_text(), public.read_text().split()[:2]) == pair
-    assert [oct(file.stat().st_mode)[-3:] for file in (key.parent, key)] == ["700", "600"]
 
 
-@pytest.mark.parametrize("os_login", [False, True])
-def test_an_empty_path_of_the_ssh_key_is_an_error_unless_os_login_manages_keys(
-    environment, tmp_path, os_login
-):
-    known_hosts = str(tmp_path / "known_hosts")
-    settings = {"user": "tpu", "private_key_file": "", "known_hosts_file": known_hosts}
-    variables = {"tpu_ssh": {**settings, "address": "internal", "os_login": os_login}}
-
-    result = play(environment, "playbooks/create.yml", "-e", json.dumps(variables), "--check")
-
-    assert (result.returncode == 0) == os_login, flat(result)
-    assert ("ssh_private_key_file is empty, so new TPUs would" in flat(result)) != os_login
+def test_an_empty_path_of_the_ssh_key_is_an_error(environment):
+    variables = {"tpu_ssh": {"private_key_file": ""}}
+    output = error_of(environment, "playbooks/create.yml", "-e", json.dumps(variables))
+    assert "ssh_private_key_file is empty, so new TPUs would" in output
 
 
-def test_create_applies_the_inventory_s_addresses_and_firewall(environment, tmp_path):
+def test_create_applies_the_inventory_s_addresses_os_login_and_firewall(environment, tmp_path):
+    """OS Login manages the keys, so it needs no path of an ssh key."""
     inventory = shutil.copytree(ROOT / "inventory/local", tmp_path / "inventory")
+    settings = {"address": "external", "ssh_private_key_file": ""}
     source = inventory / "tpu.yml"
-    source.write_text(source.read_text().replace("address: internal", "address: external"))
+    source.write_text(
+        yaml.safe_dump(yaml.safe_load(source.read_text()) | settings, sort_keys=False)
+    )
     firewall = "fleet_firewall: {ssh_from: [203.0.113.0/28], name: ours}\ndevtools_enabled: true\n"
     (inventory / "group_vars/all/firewall.yml").write_text(firewall)
     create = ("playbooks/create.yml", "--check", "--diff")
+    environment["TPUFLEET_OS_LOGIN"] = "True"
     result = succeeds(environment, *create, inventory=str(inventory))
     assert "external_ip: true" in result.stdout
+    assert "enable-oslogin: 4 characters" in result.stdout
+    assert "ssh-keys:" not in result.stdout
     assert re.search(r"\+ +ours-ssh:", result.stdout)
     assert "udp:60000-61000" in result.stdout
     assert re.search(r"\+ +tags:\n\+ +- ours", result.stdout)
-
-
-def test_create_names_the_second_tpu_of_an_entry_and_the_command_that_deletes_it(
-    environment, local_api, tmp_path
-):
-    zones = ["us-central1-b", "us-central1-c"]
-    for zone in zones:
-        local_api.ready("demo", zone, acceleratorType="v2-8", labels=OURS)
-    options = fleet_options(tmp_path, {"name": "demo", "zones": zones, **V2_8})
-
-    output = flat(succeeds(environment, "playbooks/create.yml", *options, "--check"))
-
-    assert "is not in the fleet: the fleet uses the TPU demo in us-central1-b." in output
-    assert "playbooks/delete.yml -e tpu=demo -e zone=us-central1-c" in output
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, local_api):
@@ -135,12 +144,20 @@ def test_without_a_terminal_and_without_yes_nothing_is_deleted(environment, loca
     assert local_api.node("demo")["state"] == "READY"
 
 
-def test_yes_deletes_only_the_named_tpu(environment, local_api):
-    local_api.ready("demo")
+def test_yes_deletes_only_the_named_tpu_and_unreachable_workers_of_others_fail_nothing(
+    environment, local_api
+):
+    local_api.ready("demo", labels=OURS)
     local_api.ready("old")
-    succeeds(environment, "playbooks/delete.yml", "-e", "tpu=old", "-e", "yes=true")
+    nfs = {"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}
+    variables = {"tpu": "old", "yes": True, "mounts": [nfs]}
+    result = succeeds(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
     names = [node["name"].rsplit("/", 1)[1] for node in local_api.get("locations/-/nodes")["nodes"]]
     assert names == ["demo"]
+    for worker in ("demo-w0", "demo-w1"):
+        assert f"{worker} may still accept connections from the addresses of deleted TPUs" in flat(
+            result
+        )
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
@@ -158,18 +175,17 @@ def test_no_tpu_is_deleted_after_another_controller_acted_on_its_run(environment
     assert local_api.node("demo")["id"] == node["id"]
 
 
-def test_create_replaces_the_preempted_tpu_with_the_given_id(environment, local_api):
-    node = local_api.ready("demo", labels=OURS, schedulingConfig={"spot": True})
-    local_api.preempt("demo")
-    local_api.state_is("demo", "PREEMPTED")
-    succeeds(environment, "playbooks/create.yml", *by_id(node["id"]), "--check")
-
-
 @pytest.mark.parametrize("verb", ["create", "delete"])
-def test_an_empty_id_never_means_any_tpu_of_the_name(environment, local_api, verb):
-    node = local_api.ready("demo", labels=OURS)
-    assert "node_id is empty" in error_of(environment, f"playbooks/{verb}.yml", *by_id(""))
-    assert local_api.node("demo") == node
+def test_an_empty_name_or_id_never_means_any_tpu(verb):
+    """The action tpu_fleet refuses both if they are empty, but not if they are omitted."""
+    loader, playbook = DataLoader(), str(ROOT / f"playbooks/{verb}.yml")
+    [play, *_] = loader.load_from_file(playbook, trusted_as_template=True)
+    calls = [task[FLEET_TASK] for task in play["tasks"] if FLEET_TASK in task]
+    given = Templar(loader, {"tpu": "", "node_id": "", "omit": "omitted"})
+
+    assert len(calls) == 2
+    for options in calls:
+        assert [given.template(options[name]) for name in ("only", "node_id")] == ["", ""]
 
 
 def schedule_delete(environment, folder: Path, at: str = "2099-01-01 18:00"):
@@ -218,38 +234,27 @@ def test_a_timer_keeps_the_environment_variables_that_the_playbook_needs(environ
     assert "left out of the timer: HTTPS_PROXY, http_proxy." in flat(result)
 
 
-def test_create_leaves_a_tpu_of_the_same_name_alone_until_it_is_adopted(environment, local_api):
-    before = local_api.ready("demo", schedulingConfig={"spot": True}, labels={"owner": "ada"})
-    options = ("playbooks/create.yml", "-e", "tpu=demo", "--check")
-    output = error_of(environment, *options)
-    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in output
-    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=demo -e adopt=true" in output
-    adopted = succeeds(environment, *options, "-e", "adopt=true", "--diff")
-    assert re.search(r"\+ +tpufleet-fleet: default", adopted.stdout)
-    assert not re.search(r"- +owner: ada", adopted.stdout)
-    assert local_api.node("demo") == before
-
-
-def test_a_wrong_answer_at_the_terminal_deletes_nothing(environment, local_api):
-    local_api.ready("demo", labels=OURS)
-    status, output = answer_prompt(environment, "dmeo")
+def test_a_wrong_answer_at_the_terminal_is_refused(tmp_path):
+    confirm = {"ansible.builtin.import_tasks": str(ROOT / "playbooks/tasks/confirm.yml")}
+    question = {"confirm_message": "This deletes demo.", "confirm_name": "demo"}
+    book, inventory = local_play(tmp_path, [confirm | {"vars": question}])
+    status, output = answer_prompt(dict(os.environ), "dmeo", book, inventory=inventory)
     assert status != 0
-    assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in output
-    assert local_api.node("demo")["state"] == "READY"
+    assert "Nothing was done, because demo was not typed" in " ".join(output.split())
 
 
 def test_the_name_at_the_terminal_confirms_the_deletion(environment, local_api):
     local_api.ready("demo", labels=OURS)
-    status, output = answer_prompt(environment, "demo")
+    status, output = answer_prompt(environment, "demo", "playbooks/delete.yml")
     assert status == 0, output
+    assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in output
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
 
 
-def test_a_relative_code_directory_starts_at_the_working_directory(environment, tmp_path):
-    task = tmp_path / "task.yml"
+def test_a_relative_code_directory_starts_at_the_working_directory(tmp_path):
     code = {"tpufleet.core.release": {"code": "../no-such-code"}}
-    task.write_text(json.dumps([{"hosts": "localhost", "tasks": [code]}]))
-    result = play(environment, task)
+    book, inventory = local_play(tmp_path, [code])
+    result = play(dict(os.environ), book, inventory=inventory)
     assert f"there is no code directory {ROOT.parent}/no-such-code" in flat(result)
 
 
@@ -307,9 +312,6 @@ def test_the_plan_is_shown_and_changes_nothing(environment, local_api):
     assert "changed=0" in output
 
 
-V2_8 = {"accelerator_type": "v2-8", "runtime_version": "tpu-ubuntu2204-base"}
-
-
 def two_tpus(folder: Path) -> tuple[str, ...]:
     """Write a fleet file with the TPUs a and b in different zones.
 
@@ -335,6 +337,7 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_deleted(
 
 
 def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_path):
+    """It also creates the ssh key."""
     local_api = LocalApi(tmp_path / "cloud", KeyedMachines())
     local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
@@ -345,29 +348,22 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_p
     local_api.halt()
     assert "old-w0 may still accept connections from the addresses of deleted TPUs" in output
     assert "can't create TPU a (us-central1-b)" in output.split("may still accept")[-1]
+    key = local_api.state / "ssh/id_ed25519"
+    assert [oct(file.stat().st_mode)[-3:] for file in (key.parent, key)] == ["700", "600"]
+    assert key.with_suffix(".pub").read_text().startswith("ssh-ed25519 ")
 
 
-def test_a_tpu_that_can_t_be_created_is_an_error_at_once_if_nothing_changed(
+def test_tpus_that_can_t_be_created_are_an_error_at_once_if_nothing_changed(
     environment, local_api, tmp_path
 ):
+    foreign = local_api.ready("b", "us-central1-c", acceleratorType="v2-8")
     local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
     local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
 
-    output = error_of(environment, "playbooks/create.yml", *two_tpus(tmp_path), "-e", "tpu=a")
+    output = error_of(environment, "playbooks/create.yml", *two_tpus(tmp_path))
 
     assert "create TPU a (us-central1-b): There is no more capacity" in output
+    assert "it exists, but this fleet did not create it (no label tpufleet-fleet)" in output
+    assert "Adopt it: ansible-playbook playbooks/create.yml -e tpu=b -e adopt=true" in output
     assert "may still accept" not in output
-
-
-def test_unreachable_workers_of_which_one_exports_nfs_are_named_and_fail_no_deletion(
-    environment, local_api
-):
-    for name in ("demo", "old"):
-        local_api.ready(name, labels=OURS)
-    nfs = {"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}
-    variables = {"tpu": "old", "yes": True, "mounts": [nfs]}
-    result = succeeds(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
-    for worker in ("demo-w0", "demo-w1"):
-        assert f"{worker} may still accept connections from the addresses of deleted TPUs" in flat(
-            result
-        )
+    assert local_api.node("b", "us-central1-c") == foreign
