@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -14,7 +15,7 @@ HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_host": 
 
 @pytest.fixture
 def power(local_api, tmp_path):
-    """Return a function that runs stop_tpu.yml or start_tpu.yml for the TPU solo.
+    """Return a function that runs stop_tpu.yml or start_tpu.yml for the TPU solo, or both.
 
     A stand-in for systemctl reports no active unit on its worker.
     """
@@ -23,28 +24,40 @@ def power(local_api, tmp_path):
     (tools / "systemctl").write_text("#!/bin/sh\n")
     (tools / "systemctl").chmod(0o755)
 
-    def run(playbook: str, *options: str, inventory: str = "inventory/local"):
+    def run(*verbs: str, options: tuple[str, ...] = ()):
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
-        arguments = ("-e", json.dumps({"tpu": "solo", "yes": True, **HERE}), *options)
-        return play(environment, f"playbooks/{playbook}_tpu.yml", *arguments, inventory=inventory)
+        playbooks = [f"playbooks/{verb}_tpu.yml" for verb in verbs]
+        variables = json.dumps({"tpu": "solo", "yes": True, **HERE})
+        return play(environment, *playbooks, "-e", variables, *options)
 
     return run
 
 
-def test_a_tpu_is_stopped_once_and_started_again(power, local_api):
+#: Connections to workers in ``OTHER_ZONE`` fail.
+OTHER_ZONE = "europe-west4-a"
+SILENT = {
+    "elsewhere": OTHER_ZONE,
+    "ansible_host": "127.0.0.9",
+    "ansible_connection": "{{ 'ssh' if tpu_zone | default('') == elsewhere else 'local' }}",
+}
+
+
+def test_a_tpu_is_stopped_once_and_started_again_and_that_of_another_zone_is_not_asked(
+    power, local_api
+):
     local_api.ready("solo", **ON_DEMAND)
+    other = local_api.ready("solo", OTHER_ZONE, **ON_DEMAND)
 
-    stopped = power("stop")
-    assert stopped.returncode == 0, flat(stopped)
-    assert local_api.node("solo")["state"] == "STOPPED"
-    second_stop = power("stop")
-    assert second_stop.returncode == 0, flat(second_stop)
-    assert "changed=1" not in second_stop.stdout
+    options = ("-e", f"zone={ZONE}", "-e", json.dumps(SILENT))
+    result = power("stop", "stop", "start", options=options)
 
-    started = power("start")
-    assert started.returncode == 0, flat(started)
+    assert result.returncode == 0, flat(result)
+    assert "changed=2" in result.stdout
+    calls = re.findall(r"request POST \S+/nodes/(\S+:(?:stop|start))\b", local_api.log())
+    assert calls == ["solo:stop", "solo:start"]
     assert local_api.node("solo")["state"] == "READY"
+    assert local_api.node("solo", OTHER_ZONE) == other
 
 
 @pytest.mark.parametrize(
@@ -69,7 +82,7 @@ def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(
 def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    result = power("stop", "-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9")
+    result = power("stop", options=("-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9"))
 
     assert result.returncode != 0
     assert "so a run may be active. Nothing was stopped" in flat(result)
@@ -86,9 +99,11 @@ def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_s
     power, local_api
 ):
     local_api.ready("solo", **ON_DEMAND)
-    variables = {"secrets": {"TOKEN": "not-for-the-screen"}, "elsewhere": "{{ no_such_variable }}"}
+    local_api.ready("solo", OTHER_ZONE, **ON_DEMAND)
+    variables = {"secrets": {"TOKEN": "not-for-the-screen"}, "hidden": "{{ no_such_variable }}"}
+    options = ("-e", f"tpu=solo_{ZONE}", "-e", json.dumps(variables | SILENT))
 
-    result = power("stop", "--check", "-v", "-e", json.dumps(variables))
+    result = power("stop", options=("--check", "-v", *options))
 
     assert result.returncode == 0, flat(result)
     assert "changed=1" in result.stdout
@@ -96,28 +111,11 @@ def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_s
     assert local_api.node("solo")["state"] == "READY"
 
 
-@pytest.mark.parametrize("tpu", [("-e", f"zone={ZONE}"), ("-e", f"tpu=solo_{ZONE}")])
-def test_a_tpu_of_the_same_name_in_another_zone_is_not_asked(power, local_api, tpu):
-    local_api.ready("solo", **ON_DEMAND)
-    local_api.ready("solo", "europe-west4-a", **ON_DEMAND)
-    silent = {
-        "elsewhere": "europe-west4-a",
-        "ansible_host": "127.0.0.9",
-        "ansible_connection": "{{ 'ssh' if tpu_zone | default('') == elsewhere else 'local' }}",
-    }
-
-    result = power("stop", *tpu, "-e", json.dumps(silent))
-
-    assert result.returncode == 0, flat(result)
-    assert local_api.node("solo")["state"] == "STOPPED"
-    assert local_api.node("solo", "europe-west4-a")["state"] == "READY"
-
-
 def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
     local_api.ready("other", **ON_DEMAND)
 
-    result = power("stop", "--limit", "localhost,tpu_other")
+    result = power("stop", options=("--limit", "localhost,tpu_other"))
 
     assert "TPU solo (READY): its worker was not checked for active runs" in flat(result)
     assert result.returncode != 0
@@ -127,7 +125,7 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
 def test_the_worker_is_asked_only_after_the_user_has_agreed(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    result = power("stop", "-e", "yes=false")
+    result = power("stop", options=("-e", "yes=false"))
 
     assert "Nothing was done, because solo was not typed" in flat(result)
     assert "which runs are active" not in flat(result)
