@@ -1,4 +1,4 @@
-"""Rendered templates of a role, and plays that run a role on this computer."""
+"""Rendered templates and expressions, and plays that run a role on this computer."""
 
 import json
 import os
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.playbooks import play
@@ -25,6 +27,16 @@ def rendered(template: str, **variables: Any) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(name).render(ansible_managed="Ansible managed", **variables)
+
+
+def loaded(file: str) -> Any:
+    """Load a YAML file of the project whose expressions ``evaluated`` accepts."""
+    return DataLoader().load_from_file(str(PROJECT_ROOT / file), trusted_as_template=True)
+
+
+def evaluated(expression: str, variables: Mapping[str, Any]) -> Any:
+    """Evaluate an expression of a loaded file as Ansible does."""
+    return Templar(DataLoader(), variables=dict(variables)).template(expression)
 
 
 def run_tasks(
