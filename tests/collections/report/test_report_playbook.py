@@ -23,6 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
 from harness.playbooks import environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
+from tests.collections.role_templates import evaluated, loaded
 from tests.collections.running_actions import run_action
 from tests.collections.test_run_schedule_timers import TOOLS
 
@@ -43,26 +44,30 @@ def test_without_workers_the_report_of_a_run_is_made_from_its_record_and_publish
         RecordFolder(str(local_api.state / "fleet")).change(
             run, 0, record_fields(run), {"kind": "launched", "release": "a"}
         )
-    report = local_api.state / "fleet/report.html"
-    report.write_bytes(b"a damaged page \xff")
-    environment = environment_of(local_api)
+    page = local_api.state / "fleet/report.html"
+    page.write_bytes(b"a damaged page \xff")
     options = ("-e", "publish=gs://fleet/pages/report.html", "-e", "run=pod-run")
 
-    result = play(environment, REPORT, *options, "--check")
-
-    assert result.returncode == 0, flat(result)
-    assert bucket.names() == []
-    assert report.read_bytes() == b"a damaged page \xff"
-
-    result = play(environment, REPORT, *options)
+    result = play(environment_of(local_api), REPORT, *options)
 
     assert result.returncode == 0, flat(result)
     url = bucket.browser_url("report.html")
-    assert f"{report} shows 1 run, published at {url}" in flat(result)
-    assert "launched with release a" in " ".join(Reader(report.read_text()).texts)
+    assert f"{page} shows 1 run, published at {url}" in flat(result)
+    assert "launched with release a" in " ".join(Reader(page.read_text()).texts)
     served = requests.get(url, timeout=10)
-    assert served.content == report.read_bytes()
+    assert served.content == page.read_bytes()
     assert served.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+def test_check_mode_neither_writes_nor_publishes_the_report(tmp_path, emulator, bucket_api):
+    paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
+    (tmp_path / "path").write_bytes(b"a damaged page \xff")
+    options = {**paths, "answers": {}, "api": bucket_api, "publish": "gs://fleet/check/a.html"}
+
+    assert run_action(report, check=True, **options)["changed"]
+
+    assert (tmp_path / "path").read_bytes() == b"a damaged page \xff"
+    assert Bucket("gs://fleet/check", address=emulator).names() == []
 
 
 def test_the_report_shows_archived_runs(tmp_path):
@@ -96,34 +101,39 @@ def test_an_invalid_option_is_named_with_the_fix(tmp_path, monkeypatch, options,
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this would schedule it")
-@pytest.mark.parametrize(
-    ("options", "arguments"),
-    [
-        (["bucket=gs://ours/"], "-e publish=gs://ours/report.html"),
-        (["bucket=gs://ours", "publish=gs://other/x.html"], "-e publish=gs://other/x.html"),
-        ([], ""),
-    ],
-)
-def test_a_scheduled_report_is_published_to_the_named_object_or_the_bucket(
-    local_api, tmp_path, options, arguments
-):
+def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path):
     crontab = tmp_path / "crontab"
     crontab.write_text(TOOLS["crontab"].replace("{folder}", str(tmp_path)))
     crontab.chmod(0o755)
     environment = environment_of(local_api)
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
 
-    variables = [word for option in ("report=5m", *options) for word in ("-e", option)]
-    result = play(environment, "playbooks/schedule.yml", *variables)
+    options = ("-e", "report=5m", "-e", "bucket=gs://ours/")
+    result = play(environment, "playbooks/schedule.yml", *options)
 
     assert result.returncode == 0, flat(result)
     [line] = (tmp_path / "table").read_text().splitlines()
     assert line.startswith("*/5 * * * * ")
-    assert line.partition("playbooks/report.yml")[2].partition(">")[0].strip() == arguments
+    arguments = line.partition("playbooks/report.yml")[2].partition(">")[0].strip()
+    assert arguments == "-e publish=gs://ours/report.html"
 
 
-def test_the_error_about_an_unwritable_path_names_it(local_api, tmp_path):
+def test_a_scheduled_report_is_published_to_the_named_object_or_not_at_all():
+    [publish] = [
+        each["vars"]["schedule_publish"]
+        for each in loaded("playbooks/schedule.yml")
+        if "vars" in each
+    ]
+
+    other = "gs://other/x.html"
+    assert evaluated(publish, {"bucket": "gs://ours", "publish": other}) == other
+    assert evaluated(publish, {}) == ""
+
+
+def test_the_error_about_an_unwritable_path_names_it(tmp_path):
     (tmp_path / "file").write_text("")
-    result = play(environment_of(local_api), REPORT, "-e", f"report={tmp_path}/file/report.html")
-    assert result.returncode != 0
-    assert f"can't write {tmp_path}/file/report.html" in flat(result)
+    paths = {name: str(tmp_path / name) for name in ("fleet_state", "directory", "cache")}
+    path = f"{tmp_path}/file/report.html"
+
+    with pytest.raises(AnsibleActionFail, match=f"can't write {path}"):
+        run_action(report, answers={}, path=path, **paths)
