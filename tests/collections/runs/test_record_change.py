@@ -186,10 +186,11 @@ def test_a_change_is_refused_after_another_controller_acted_on_the_run(store, fe
         change_desired_state(store, "mine", None, fence=fence)
 
 
-def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store):
+@pytest.mark.parametrize("check", [False, True])
+def test_a_kill_of_an_unknown_run_lists_the_runs_that_have_a_record(store, check):
     put_record(store)
 
-    answer = change_desired_state(store, "nime", DesiredState.STOPPED)
+    answer = change_desired_state(store, "nime", DesiredState.STOPPED, check=check)
 
     assert (answer["changed"], answer["exists"], answer["others"]) == (False, False, ["mine"])
     assert change_desired_state(store, "nime", None)["others"] == ["mine"]
