@@ -1,14 +1,26 @@
 """status.yml with run records and TPUs, tested without machines."""
 
 import json
+import time
 
 import pytest
+import yaml
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_groups import (
+    status_hosts,
+)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
+    Heartbeat,
+    PassOutcome,
+    write_heartbeat,
+)
 
 from harness.playbooks import OURS, ROOT, environment_of, flat, play
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
 
 RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
+HOSTVARS = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
+WORKER = f"tpu: {{hosts: {{pod-w0: {HOSTVARS}}}}}\n"
 
 
 @pytest.fixture
@@ -28,8 +40,7 @@ def environment(local_api, record_file):
 def inventory(tmp_path):
     """An inventory with one worker that cannot be reached."""
     file = tmp_path / "hosts.yml"
-    hostvars = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
-    file.write_text(f"tpu: {{hosts: {{pod-w0: {hostvars}}}}}\n")
+    file.write_text(WORKER)
     return str(file)
 
 
@@ -60,15 +71,10 @@ def test_a_run_is_shown_by_the_name_of_its_deleted_tpu_in_text_and_json(environm
     assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
 
 
-def test_a_multislice_with_a_hyphen_in_its_name_is_found(environment, tmp_path):
-    inventory = tmp_path / "hosts.yml"
-    host = "{hosts: {pod: {tpu_name: pod, tpu_state: PREEMPTED}}}"
-    inventory.write_text(f"state_PREEMPTED: {host}\nmultislice_my_big: {host}\n")
-    options = ("-e", "tpu=multislice_my-big", "-i", str(inventory))
-    result = play(environment, "playbooks/status.yml", *options)
+def test_a_multislice_with_a_hyphen_in_its_name_is_found():
+    groups = {"all": ["pod"], "state_PREEMPTED": ["pod"], "multislice_my_big": ["pod"]}
 
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "Could not match supplied host pattern" not in flat(result)
+    assert status_hosts(groups, "multislice_my-big") == ["pod"]
 
 
 def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
@@ -103,67 +109,101 @@ def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
     assert "The desired state of the runs is unknown: " in flat(result)
 
 
-@pytest.fixture
-def played_with_done(local_api, record_file, inventory, tmp_path):
-    """Return a function that runs a playbook for a worker that reports an attempt as done.
+def variables_of(**attempts):
+    """Return variables by which the worker reports that these attempts of runs are done.
 
-    The worker's answer is set as a variable, which takes precedence over registered results.
+    A variable takes precedence over a registered result.
     """
-    record_file.write_text(json.dumps(record_fields(attempt=2, workers=1, tpu="pod")))
-
-    def play_done(playbook, attempt=2):
-        answer = {"run_observed": {"runs": [report("done", attempt=attempt)]}}
-        variables = {"run": "mine", "to": str(tmp_path / "to"), **answer}
-        options = ("-i", inventory, "-e", json.dumps(variables))
-        return play(environment_of(local_api), f"playbooks/{playbook}.yml", *options)
-
-    return play_done
+    reports = [report("done", run=run, attempt=attempt) for run, attempt in attempts.items()]
+    return {"run_observed": {"runs": reports}}
 
 
-@pytest.mark.parametrize(
-    ("playbook", "attempt", "wanted"),
-    [
-        ("status", 1, "running"),
-        *((playbook, 2, "done") for playbook in ("status", "logs", "report", "fetch")),
-    ],
-)
-def test_playbooks_that_read_the_runs_of_workers_record_that_the_newest_attempt_is_done(
-    played_with_done, record_file, playbook, attempt, wanted
-):
-    played_with_done(playbook, attempt)
+def test_logs_records_that_a_run_is_done(local_api, record_file, inventory):
+    record_file.write_text(json.dumps(record_fields(attempt=2, workers=1)))
 
-    assert json.loads(record_file.read_text())["wanted"] == wanted
+    options = ("-i", inventory, "-e", json.dumps(variables_of(mine=2)))
+    play(environment_of(local_api), "playbooks/logs.yml", *options)
+
+    assert json.loads(record_file.read_text())["wanted"] == "done"
 
 
-def test_a_verb_succeeds_although_it_cannot_record_that_a_run_is_done(
-    played_with_done, record_file
-):
-    record_file.with_name(".mine.lock").mkdir()
+@pytest.fixture
+def partial(local_api, record_file, tmp_path):
+    """Return a function that runs a playbook with an inventory that does not list all zones.
 
-    result = played_with_done("status")
-
-    assert result.returncode == 0, flat(result)
-    assert "mine 2 done" in flat(result)
-
-
-@pytest.mark.parametrize("zones", ["us-central2-b", "-"], ids=["not listed", "no answer"])
-def test_a_tpu_in_a_zone_that_was_not_listed_is_not_shown_as_preempted(
-    environment, local_api, tmp_path, zones
-):
-    """Checks status.yml and report.yml; the TPU's zone in the record is us-east1-d."""
-    page, status_file, inventory = tmp_path / "r.html", tmp_path / "s.json", tmp_path / "inventory"
+    A worker reports that the newest attempts of the runs ``mine`` and ``locked``, whose record
+    cannot be changed, and an older attempt of ``again`` are done. The TPU of the run ``far`` is in
+    a zone that is not listed, and that of ``silent`` in a zone that did not answer.
+    """
+    inventory = tmp_path / "inventory"
     inventory.mkdir()
+    (inventory / "hosts.yml").write_text(WORKER)
     options = (ROOT / "inventory/local/tpu.yml").read_text()
-    (inventory / "tpu.yml").write_text(options.replace('zones: ["-"]', f'zones: ["{zones}"]'))
-    variables = {"fleet_state": str(local_api.state / "fleet"), "tpu_unreachable": ["us-east1-d"]}
-    for verb, file in (("status", f"status_json={status_file}"), ("report", f"report={page}")):
-        arguments = ("-e", json.dumps(variables), "-e", file)
-        result = play(environment, f"playbooks/{verb}.yml", *arguments, inventory=str(inventory))
-        assert result.returncode == 0, flat(result)
+    zones = "zones: [us-central2-b, europe-west4-b]"
+    (inventory / "tpu.yml").write_text(options.replace('zones: ["-"]', zones))
+    for run in ("mine", "locked", "again"):
+        fields = record_fields(run, attempt=2, workers=1)
+        record_file.with_name(f"{run}.json").write_text(json.dumps(fields))
+    record_file.with_name(".locked.lock").mkdir()
+    for run, zone in (("far", "us-east1-d"), ("silent", "europe-west4-b")):
+        nodes = [{"name": run, "zone": zone, "id": "4712"}]
+        fields = record_fields(run, tpu=run, nodes=nodes)
+        record_file.with_name(f"{run}.json").write_text(json.dumps(fields))
+    variables = {
+        **variables_of(again=1, mine=2, locked=2),
+        "fleet_state": str(local_api.state / "fleet"),
+        "tpu_unreachable": ["europe-west4-b"],
+    }
 
-    [run] = json.loads(status_file.read_text())["runs"]
-    assert run["state"] == "waiting_for_tpu"
-    assert "its TPU is not listed" in page.read_text()
+    def run_playbook(verb, *arguments):
+        options = ("-e", json.dumps(variables), *arguments)
+        environment = environment_of(local_api)
+        result = play(environment, f"playbooks/{verb}.yml", *options, inventory=str(inventory))
+        assert result.returncode == 0, flat(result)
+        records = {run: record_file.with_name(f"{run}.json") for run in ("mine", "again")}
+        wanted = {run: json.loads(file.read_text())["wanted"] for run, file in records.items()}
+        assert wanted == {"mine": "done", "again": "running"}
+        return flat(result)
+
+    return run_playbook
+
+
+def test_status_records_finished_runs_and_shows_no_tpu_of_an_unlisted_zone_as_preempted(
+    partial, local_api, tmp_path
+):
+    failed = Heartbeat("laptop", time.time(), 1, PassOutcome.FAILED, "run mine: no capacity")
+    write_heartbeat(str(local_api.state / "fleet"), failed, {})
+    status_file = tmp_path / "status.json"
+
+    output = partial("status", "-e", f"status_json={status_file}")
+
+    states = {run["run"]: run["state"] for run in json.loads(status_file.read_text())["runs"]}
+    assert states == {
+        "locked": "done",
+        "far": "waiting_for_tpu",
+        "silent": "waiting_for_tpu",
+    }
+    assert "ago on laptop, failed: run mine: no capacity" in output.partition("watch: last pass")[2]
+
+
+def test_fetch_reads_the_runs_of_workers_as_report_does():
+    [fetch, report] = (
+        yaml.safe_load((ROOT / f"playbooks/{verb}.yml").read_text()) for verb in ("fetch", "report")
+    )
+
+    assert fetch[0]["ansible.builtin.import_playbook"] == "read_runs.yml"
+    assert report[0]["ansible.builtin.import_playbook"] == "read_runs.yml"
+
+
+def test_report_records_finished_runs_and_shows_no_tpu_of_an_unlisted_zone_as_preempted(
+    partial, tmp_path
+):
+    page = tmp_path / "report.html"
+
+    partial("report", "-e", f"report={page}")
+
+    # The page has the text of each of the two runs in its list and in the run's details.
+    assert page.read_text().count("its TPU is not listed") == 2 * 2
 
 
 def test_in_check_mode_the_status_is_shown_once_although_it_should_be_followed(
