@@ -1,5 +1,7 @@
 """Learning rate schedule and weight decay."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -27,6 +29,21 @@ def test_the_learning_rate_has_expected_values(step: int, rate: float):
 def test_the_learning_rate_is_above_zero_and_at_most_the_peak(steps: int, warmup: int, step: int):
     cfg = Config(steps=steps, optimizer=OptimizerConfig(learning_rate=2.0, warmup=warmup))
     assert 0 < optimizer.learning_rate(jnp.int32(step), cfg) <= 2.0
+
+
+def test_more_steps_need_no_new_compilation_without_a_decay():
+    def program(steps: int, final: float) -> str:
+        cfg = Config(steps=steps, optimizer=OptimizerConfig(final=final))
+        return jax.jit(lambda step: optimizer.learning_rate(step, cfg)).lower(0).as_text()
+
+    assert program(100, final=1) == program(200, final=1)
+    assert program(100, final=0.1) != program(200, final=0.1)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.1), (9, 1.0), (10, 1.0), (100, 1.0)])
+def test_without_a_decay_the_learning_rate_stays_at_its_peak(step: int, rate: float):
+    cfg = replace(CFG, optimizer=replace(CFG.optimizer, final=1))
+    assert optimizer.learning_rate(jnp.int32(step), cfg) == pytest.approx(rate, rel=1e-5)
 
 
 def test_weight_decay_applies_only_to_matrices():

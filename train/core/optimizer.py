@@ -25,6 +25,8 @@ def learning_rate(step: jax.Array, cfg: Config) -> jax.Array:
     """
     opt = cfg.optimizer
     warm = (step + 1) / max(opt.warmup, 1)
+    if opt.final == 1:  # no decay, so more steps need no new compilation
+        return opt.learning_rate * jnp.minimum(warm, 1)
     progress = jnp.clip((step - opt.warmup) / max(cfg.steps - opt.warmup, 1), 0, 1)
     cosine = opt.final + (1 - opt.final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
     return opt.learning_rate * jnp.where(step < opt.warmup, warm, cosine)
