@@ -354,8 +354,9 @@ def test_a_worker_whose_checks_do_not_end_needs_no_setup():
     )
 
 
-def test_a_busy_api_is_no_wrong_project(monkeypatch):
-    monkeypatch.setattr(doctor_cloud, "get", lambda *_: Reply(503))
+@pytest.mark.parametrize("status", [503, 403], ids=["busy", "no compute.projects.get"])
+def test_a_project_that_cannot_be_read_is_not_called_wrong(monkeypatch, status):
+    monkeypatch.setattr(doctor_cloud, "get", lambda *_: Reply(status))
     assert doctor_cloud.project_finding(ApiSettings(project="p"), None).state == "unknown"
 
 

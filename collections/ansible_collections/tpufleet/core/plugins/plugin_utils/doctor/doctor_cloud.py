@@ -114,6 +114,8 @@ def project_finding(settings: ApiSettings, session: AuthorizedSession) -> Findin
         return problem(check, message, _enable_command(settings, "compute"))
     if reply.status == 401:
         return unknown(check, f"{name}: can't be checked without valid credentials")
+    if reply.status == 403:  # roles/tpu.admin does not have the permission compute.projects.get
+        return unknown(check, f"{name}: can't be read ({reply.message})")
     if reply.is_transient:
         return unknown(check, f"{name}: the API answers with HTTP {reply.status} ({reply.message})")
     return problem(check, f"{name}: {reply.message}", SET_PROJECT)
