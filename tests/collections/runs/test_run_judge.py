@@ -179,6 +179,20 @@ def test_a_worker_lost_at_the_start_stops_only_a_run_that_was_not_wanted_before(
     assert failure(launch).startswith("pod-w1")
 
 
+def test_a_start_that_fails_after_the_push_stops_the_run_on_all_workers(launch):
+    bare = both(CHECKED | {"release_is_missing": True})
+    verdict = launch.judge(started=bare).judge_answers()
+    answers = {"started": bare, "pushed": both({"changed": True})}
+    failed = both({"info": report("starting")}, {"failed": True, "msg": "systemctl: no bus"})
+
+    start = launch.judge(**answers, restarted=failed, verdict=verdict).judge_start()
+    outcome = launch.judge(verdict=start, waited={}).judge_outcome()
+
+    assert (outcome["failed_runs"], outcome["stop"]) == ({"pod-w0": "mine"}, list(HOSTS))
+    assert launch.record().wanted == "stopped"
+    assert failure(launch) == "pod-w1: systemctl: no bus"
+
+
 def launched_again(launch: Launch) -> None:
     """Record attempt 2 of the run, as the watch does for a relaunch."""
     record_launch(launch.store, launch.record().launch, is_relaunch=True, is_checked=True)

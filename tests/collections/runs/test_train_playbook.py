@@ -189,35 +189,26 @@ def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     assert fleet.record["wanted"] == "stopped"
 
 
-def test_workers_without_the_release_get_it_and_a_start_that_fails_stops_all(fleet):
+def test_workers_get_a_missing_release_and_a_run_that_fails_before_its_first_step_is_stopped(fleet):
     bare = {**ABSENT, "release_is_missing": True, "info": report("lost")}
-    failed = {"failed": True, "msg": "systemctl start: no bus"}
-    fleet.answers |= {"launched 0": bare, "launched 1": bare}
-    fleet.answers |= {"started 0": {"info": report("starting")}, "started 1": failed}
-
-    result = fleet.train()
-
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert "run mine failed and was stopped on all workers: pod-w1: systemctl start: no bus" in text
-    kinds = [(call[0], call[1]) for call in fleet.calls]
-    assert {kind: kinds.count(kind) for kind in kinds} == {
-        ("release", None): 2,
-        ("run", "launched"): 2,
-        ("run", "started"): 2,
-        ("run", "stopped"): 2,
-    }
-    assert fleet.record["wanted"] == "stopped"
-
-
-def test_a_run_that_fails_before_its_first_step_is_stopped_and_its_log_is_shown(fleet):
     crashed = report_end("1", log=["Traceback: no module named jax"], error="no module named jax")
+    fleet.answers |= {"launched": bare, "started": {"info": report("starting")}}
     fleet.answers["run_wait"] = {"outcome": "settled", "info": crashed}
 
     result = fleet.train(wait="first_step")
 
     assert result.returncode != 0
     assert "pod-w0: Traceback: no module named jax" in result.stdout, result.stdout
+    text = " ".join(result.stdout.split())
+    assert "run mine failed and was stopped on all workers: pod-w" in text
+    kinds = [(call[0], call[1]) for call in fleet.calls]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        ("release", None): 2,
+        ("run", "launched"): 2,
+        ("run", "started"): 2,
+        ("run_wait", None): 2,
+        ("run", "stopped"): 2,
+    }
     assert fleet.record["wanted"] == "stopped"
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
 
