@@ -92,10 +92,21 @@ def asked(environment, tmp_path) -> Path:
     return asked
 
 
-def test_a_tunnel_ends_when_its_connection_is_lost(environment, inventory, asked):
-    options = ("-e", "worker_port=6006", "-e", "local_port=46006")
-    play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
-    assert "ServerAliveInterval" in asked.read_text().splitlines()[-1]
+def test_a_tunnel_ends_when_its_connection_is_lost():
+    [*_, tunnel] = loaded("playbooks/tunnel.yml")
+    [steps] = [task["block"] for task in tunnel["tasks"] if task["name"].startswith("Open or")]
+    [command] = [
+        task["ansible.builtin.command"] for task in steps if task["name"] == "Open the tunnel"
+    ]
+    host = {"inventory_hostname": "demo-w0", "tunnel_socket": "/home/ada/socket"}
+    variables = tunnel["vars"] | host | {"worker_port": 6006}
+
+    words = evaluated(command["cmd"], variables).split()
+
+    assert words[0] == "ssh"
+    assert "ServerAliveInterval=15" in words
+    assert "ControlPersist=no" in words
+    assert words[-2:] == ["127.0.0.1:6006:127.0.0.1:6006", "demo-w0"]
 
 
 def test_a_local_port_that_is_in_use_is_an_error_before_the_app_starts(
