@@ -92,7 +92,6 @@ CASES = {
         gpt2(activation_function="relu", tie_word_embeddings=False, layer_norm_epsilon=1e-3),
         GPT2 | {"activation": "relu", "norm_epsilon": 1e-3},
     ),
-    "llama": Case("LlamaConfig", llama(), LLAMA),
     "llama-sharded-bfloat16": Case(
         "LlamaConfig",
         llama(rope_parameters=LLAMA3_ROPE, tie_word_embeddings=True, rms_norm_eps=1e-5),
@@ -110,70 +109,7 @@ CASES = {
         llama(head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
         LLAMA | {"head_dim": 16, "qk_norm": True, "rotary": {"theta": 1e6}},
     ),
-    "qwen3-tied-sharded": Case(
-        "Qwen3Config",
-        llama(head_dim=8, tie_word_embeddings=True),
-        LLAMA | {"qk_norm": True, "tied": True},
-        shard_size="50KB",
-    ),
 }
-
-
-@cache
-def tokens() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, VOCABULARY, (2, CONTEXT))
-
-
-def run(*arguments: str | Path) -> None:
-    script = PROJECT / "tests" / "train" / "transformers_models.py"
-    env = os.environ | {"HF_HUB_OFFLINE": "1"}
-    subprocess.run([PYTHON, script, *arguments], env=env, check=True)
-
-
-@pytest.fixture(scope="module")
-def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that contains, for each case, a model of transformers and its logits."""
-    directory = tmp_path_factory.mktemp("original")
-    keys = ("config", "options", "dtype", "shard_size")
-    entries = {name: {key: getattr(case, key) for key in keys} for name, case in CASES.items()}
-    (directory / "models.json").write_text(json.dumps(entries))
-    for name in CASES:
-        (directory / name).mkdir()
-        np.save(directory / name / "tokens.npy", tokens())
-    run("make", directory)
-    return directory
-
-
-def imported(cfg: Config) -> model.Params:
-    return weights.load_initial(jax.jit(step.fresh_state, static_argnums=0)(cfg), cfg)["params"]
-
-
-@pytest.fixture(scope="module")
-def exported_models(original_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the exported model of each case and its logits in transformers."""
-    directory = tmp_path_factory.mktemp("exported")
-    for name, case in CASES.items():
-        cfg = case.cfg(original_models / name)
-        weights.export(directory / name, imported(cfg), cfg, "transformers")
-        np.save(directory / name / "tokens.npy", tokens())
-    run("logits", *(directory / name for name in CASES))
-    return directory
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_imported_model_has_the_logits_of_transformers(original_models: Path, name: str):
-    cfg = CASES[name].cfg(original_models / name)
-    logits = fixed_sequences.logits_of(imported(cfg), tokens(), cfg)
-    expected = np.load(original_models / name / "logits.npy")
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_exported_model_has_the_original_logits_in_transformers(
-    original_models: Path, exported_models: Path, name: str
-):
-    expected = np.load(original_models / name / "logits.npy")
-    np.testing.assert_allclose(np.load(exported_models / name / "logits.npy"), expected, atol=1e-5)
 
 
 @dataclass(frozen=True)
@@ -288,38 +224,104 @@ PUBLISHED = {
 }
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that contains, for each published model, config.json and tensor shapes."""
-    directory = tmp_path_factory.mktemp("published")
-    contents = {name: published.content for name, published in PUBLISHED.items()}
-    contents |= {kind: {"model_type": kind} for kind in DEFAULTS}
-    for name, content in contents.items():
-        (directory / name).mkdir()
-        (directory / name / "config.json").write_text(json.dumps(content))
-    run("shapes", *(directory / name for name in contents))
-    return directory
-
-
 DEFAULTS = [family.model_type for family in families.FAMILIES]
 
 
+@cache
+def tokens() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, VOCABULARY, (2, CONTEXT))
+
+
+def run(*arguments: str | Path) -> None:
+    script = PROJECT / "tests" / "train" / "transformers_models.py"
+    env = os.environ | {"HF_HUB_OFFLINE": "1"}
+    subprocess.run([PYTHON, script, *arguments], env=env, check=True)
+
+
+@pytest.fixture(scope="module")
+def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the original models of CASES, PUBLISHED and DEFAULTS.
+
+    It contains a directory for each: for a case with the model and its logits, for the others with
+    config.json, tensor shapes and values.
+    """
+    directory = tmp_path_factory.mktemp("original")
+    keys = ("config", "options", "dtype", "shard_size")
+    entries = {name: {key: getattr(case, key) for key in keys} for name, case in CASES.items()}
+    (directory / "models.json").write_text(json.dumps(entries))
+    for name in CASES:
+        (directory / name).mkdir()
+        np.save(directory / name / "tokens.npy", tokens())
+    configs = {name: published.content for name, published in PUBLISHED.items()}
+    configs |= {kind: {"model_type": kind} for kind in DEFAULTS}
+    for name, content in configs.items():
+        (directory / "configs" / name).mkdir(parents=True)
+        (directory / "configs" / name / "config.json").write_text(json.dumps(content))
+    run("make", directory, *(directory / "configs" / name for name in configs))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def imported_models(original_models: Path) -> dict[str, model.Params]:
+    """The trainer's parameters of each original model."""
+
+    def imported(cfg: Config) -> model.Params:
+        return weights.load_initial(jax.jit(step.fresh_state, static_argnums=0)(cfg), cfg)["params"]
+
+    return {name: imported(case.cfg(original_models / name)) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def exported_models(
+    imported_models: dict[str, model.Params], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A directory with the exported model of each case and its logits in transformers."""
+    directory = tmp_path_factory.mktemp("exported")
+    for name, case in CASES.items():
+        weights.export(directory / name, imported_models[name], case.cfg(), "transformers")
+        np.save(directory / name / "tokens.npy", tokens())
+    run("logits", *(directory / name for name in CASES))
+    return directory
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_imported_model_has_the_logits_of_transformers(
+    original_models: Path, imported_models: dict[str, model.Params], name: str
+):
+    logits = fixed_sequences.logits_of(imported_models[name], tokens(), CASES[name].cfg())
+    expected = np.load(original_models / name / "logits.npy")
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_exported_model_has_the_original_logits_in_transformers(
+    original_models: Path, exported_models: Path, name: str
+):
+    expected = np.load(original_models / name / "logits.npy")
+    np.testing.assert_allclose(np.load(exported_models / name / "logits.npy"), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", [*PUBLISHED, *DEFAULTS])
-def test_a_missing_value_of_config_json_is_the_default_of_transformers(published: Path, name: str):
-    published_config = json.loads((published / name / "config.json").read_text())
-    resolved = json.loads((published / name / "values.json").read_text())
+def test_a_missing_value_of_config_json_is_the_default_of_transformers(
+    original_models: Path, name: str
+):
+    directory = original_models / "configs" / name
+    published_config = json.loads((directory / "config.json").read_text())
+    resolved = json.loads((directory / "values.json").read_text())
     family = families.named(published_config, name)
     families.check_same(family.model(published_config, name), family.model(resolved, name), name)
     families.check_same(family.model(resolved, name), family.model(published_config, name), name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_model_has_the_tensors_that_transformers_expects(published: Path, name: str):
+def test_a_published_model_has_the_tensors_that_transformers_expects(
+    original_models: Path, name: str
+):
     entry = PUBLISHED[name]
     cfg = load(PROJECT / "train" / "configs" / f"{entry.preset}.yml", entry.overrides).model
     family = families.named(entry.content, name)
     families.check_same(family.model(entry.content, name), cfg, name)
-    expected = json.loads((published / name / "shapes.json").read_text())
+    expected = json.loads((original_models / "configs" / name / "shapes.json").read_text())
     if cfg.tied:
         del expected["lm_head.weight"]
     shapes = weights.tensor_shapes(cfg, family)

@@ -1,16 +1,15 @@
 """Random models of transformers and their logits; a script that runs in .venv-transformers.
 
-    python transformers_models.py make DIRECTORY      reads DIRECTORY/models.json
-    python transformers_models.py logits DIRECTORY…   reads tokens.npy in each directory
-    python transformers_models.py random DIRECTORY…   reads config.json in each directory
-    python transformers_models.py shapes DIRECTORY…   reads config.json in each directory
+    python transformers_models.py make DIRECTORY CONFIGS…   reads DIRECTORY/models.json
+    python transformers_models.py logits DIRECTORY…         reads tokens.npy in each directory
+    python transformers_models.py random DIRECTORY…         reads config.json in each directory
 
 ``make`` saves a model for each entry of models.json in a directory with the entry's name, and then
-does what ``logits`` does for these directories.
+does what ``logits`` does for these directories. For each directory of CONFIGS, which contains a
+config.json, it writes the shapes of tensors to shapes.json and the configuration with all defaults
+to values.json, without allocating a model.
 ``logits`` loads the model of each directory, fails on any warning, and writes logits.npy.
 ``random`` saves a model in bfloat16 with transformers' initial values and random norms.
-``shapes`` writes the shapes of tensors to shapes.json and the configuration with all defaults to
-values.json, without allocating a model.
 """
 
 import json
@@ -23,12 +22,13 @@ import torch
 import transformers
 
 
-def make(directory: str) -> None:
+def make(directory: str, *configs: str) -> None:
     models = json.loads((Path(directory) / "models.json").read_text())
     for name, model in models.items():
         config = getattr(transformers, model["config"])(**model["options"])
         save(transformers.AutoModelForCausalLM.from_config(config), Path(directory) / name, model)
     logits(*(Path(directory) / name for name in models))
+    shapes(*configs)
 
 
 def save(model: transformers.PreTrainedModel, directory: Path, options: dict[str, str]) -> None:
@@ -83,5 +83,5 @@ def shapes(*directories: str) -> None:
 
 
 if __name__ == "__main__":
-    commands = {"make": make, "random": random, "logits": logits, "shapes": shapes}
+    commands = {"make": make, "random": random, "logits": logits}
     commands[sys.argv[1]](*sys.argv[2:])
