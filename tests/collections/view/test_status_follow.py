@@ -24,7 +24,7 @@ from localcloud.local_cloud import PROJECT_ROOT
 from tests.collections.view.terminal import SECONDS, on_terminal
 
 FOLLOW = command("playbooks/status.yml", "-e", "follow=true")
-ROWS = 30
+ROWS = 14
 
 
 @pytest.fixture
@@ -59,25 +59,6 @@ def rows(screen: list[str], run: str = "mine") -> list[str]:
     return [line for line in screen if line.split()[:1] == [run]]
 
 
-def test_a_terminal_redraws_the_status_in_place_until_all_runs_have_ended(record, environment):
-    others = [f"run-{number}" for number in range(ROWS - 7)]
-    for name in others:
-        write(record.with_name(f"{name}.json"), wanted="running")
-    with on_terminal(FOLLOW, terminal_environment(environment)) as terminal:
-        terminal.read_until(rows)
-        write(record, watch={"best_step": 70})
-        screen = terminal.read_until(lambda screen: "70" in "".join(rows(screen)))
-        # The runs fill the terminal, and each has one row.
-        assert [len(rows(screen, name)) for name in ("mine", *others)] == [1] * (ROWS - 6)
-
-        for name in ("mine", *others):
-            write(record.with_name(f"{name}.json"), wanted="stopped")
-        screen = terminal.read_until(lambda _: False)
-
-        assert terminal.process.wait(SECONDS) == 0
-    assert rows(screen) == []
-
-
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """An empty directory with a short path, since Ansible creates a socket there."""
@@ -85,10 +66,20 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_ctrl_c_ends_the_playbook_and_all_processes_that_it_started(record, environment, temporary):
+def test_a_terminal_redraws_the_status_in_place_until_ctrl_c_ends_all_processes(
+    record, environment, temporary
+):
+    others = [f"run-{number}" for number in range(ROWS - 7)]
+    for name in others:
+        write(record.with_name(f"{name}.json"), wanted="running")
     directories = {"TMPDIR": str(temporary), "ANSIBLE_LOCAL_TEMP": str(temporary)}
     with on_terminal(FOLLOW, terminal_environment(environment) | directories) as terminal:
         terminal.read_until(rows)
+        write(record, watch={"best_step": 70})
+        screen = terminal.read_until(lambda screen: "70" in "".join(rows(screen)))
+        # The runs fill the terminal, and each has one row.
+        assert [len(rows(screen, name)) for name in ("mine", *others)] == [1] * (ROWS - 6)
+
         assert list(temporary.rglob("status.json")), terminal.screen
         pids = tree_of(terminal.process.pid)
         os.write(terminal.keyboard, b"\x03")
@@ -102,19 +93,22 @@ def test_ctrl_c_ends_the_playbook_and_all_processes_that_it_started(record, envi
     assert list(temporary.iterdir()) == []
 
 
-def test_without_a_terminal_each_status_is_printed_below_the_previous_one(record, environment):
+def test_without_a_terminal_each_status_is_printed_below_the_previous_one_until_all_runs_have_ended(
+    record, environment
+):
     variables = environment | {"ANSIBLE_STDOUT_CALLBACK": "tpufleet.core.view"}
     with subprocess.Popen(
         FOLLOW, cwd=PROJECT_ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
-        printed_rows = []
+        printed = []
         for line in process.stdout:
-            printed_rows += rows([line.decode()])
-            if len(printed_rows) == 2:
+            printed.append(line.decode())
+            if rows(printed):
                 write(record, wanted="stopped")
 
     assert process.returncode == 0
-    assert len(printed_rows) >= 2
+    assert len(rows(printed)) == 1
+    assert len([line for line in printed if "status at " in line]) == 2
 
 
 @pytest.mark.parametrize(
