@@ -51,7 +51,9 @@ demo: env-localcloud ## Start a local cloud, create a TPU with two workers, set 
 	@$(PYTHON) -u -m localcloud.demo
 
 .PHONY: test
-test: lint docs browser test-unit ## Run lint and most tests, build the docs (Linux, root); CI runs this and test-large
+test: env-dev ## Run lint and most tests, build the docs (Linux, root); CI runs this and test-large
+	@$(MAKE) --no-print-directory --jobs=3 lint docs browser env-compile env-transformers
+	@$(MAKE) --no-print-directory test-unit
 	@$(MAKE) --no-print-directory --jobs=3 test-faults test-journey test-molecule test-localcloud
 
 .PHONY: browser
