@@ -1,10 +1,12 @@
 """Losses do not depend on the number of processes; all processes must have the same config."""
 
+import json
 import re
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,33 @@ from safetensors.numpy import load_file
 from harness.trainer_processes import Attempt, loss_log, train_here
 from tests.train.diverging import NAN_STEP, Diverging
 from train.__main__ import main
-from train.core.config import Config
+from train.core.config import Config, build
 from train.run import loop
 from train.run.contract import BAD_CONFIG, DONE, HUNG, NOT_A_NUMBER
 from train.run.metrics import MAX_IN_FLIGHT
 
-OVERRIDES = ["sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
+LLAMA = {
+    "norm": "rms",
+    "positions": "rotary",
+    "activation": "swiglu",
+    "attention_bias": False,
+    "feedforward_bias": False,
+}
+"""Model options with few parameters, because compilation takes most of the time."""
+MODEL = [f"model.{name}={json.dumps(value)}" for name, value in LLAMA.items()]
+OVERRIDES = [*MODEL, "sample.length=0", "checkpoint.keep=null", "checkpoint.every=20"]
 SHARDED = ["steps=45", "compute.fsdp=null"]
+LONG = ["steps=1000000", "compute.fsdp=null"]
+"""A run with the compiled step of SHARDED, which never finishes."""
+
+
+@pytest.fixture(scope="module")
+def alone(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run of one process."""
+    directory = tmp_path_factory.mktemp("alone")
+    cfg = build(tree | {"model": tree["model"] | LLAMA, "sample": {"length": 0}})
+    assert train_here(cfg, directory) == DONE
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +53,16 @@ def two(launch: Callable[..., Attempt], tmp_path_factory: pytest.TempPathFactory
     return directory
 
 
-def test_two_processes_have_the_losses_of_one(two: Path, finished: Path):
-    alone, together = loss_log(finished), loss_log(two / "w0")[:40]
-    assert [step for step, _ in alone] == [step for step, _ in together]
+def test_two_processes_have_the_losses_of_one(two: Path, alone: Path):
+    expected, together = loss_log(alone), loss_log(two / "w0")[:40]
+    assert [step for step, _ in expected] == [step for step, _ in together]
     # Two processes add numbers in a different order than one process, so losses differ in the last
     # bits. Each step increases the difference, so later steps have a larger tolerance.
     np.testing.assert_allclose(
-        [loss for _, loss in together[:20]], [loss for _, loss in alone[:20]], rtol=1e-5
+        [loss for _, loss in together[:20]], [loss for _, loss in expected[:20]], rtol=1e-5
     )
     np.testing.assert_allclose(
-        [loss for _, loss in together], [loss for _, loss in alone], rtol=1e-3
+        [loss for _, loss in together], [loss for _, loss in expected], rtol=1e-3
     )
 
 
@@ -89,16 +111,16 @@ def test_all_processes_refuse_different_configs(launch: Callable[..., Attempt], 
 
 
 def test_all_processes_refuse_different_checkpoints(
-    launch: Callable[..., Attempt], finished: Path, tmp_path: Path
+    launch: Callable[..., Attempt], alone: Path, tmp_path: Path
 ):
-    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
-    attempt = launch(tmp_path, own_checkpoints=1, environment={"TPUFLEET_RUN": "alone"})
+    shutil.copytree(alone / "checkpoints", tmp_path / "checkpoints")
+    attempt = launch(tmp_path, MODEL, own_checkpoints=1, environment={"TPUFLEET_RUN": "alone"})
     assert attempt.codes() == [BAD_CONFIG, BAD_CONFIG], attempt.logs()
     assert "processes 1 do not find the files of process 0 in" in attempt.logs()
 
 
 def test_a_hanging_run_logs_its_stacks_and_exits(launch: Callable[..., Attempt], tmp_path: Path):
-    attempt = launch(tmp_path, [*OVERRIDES, "steps=1000000", "hang_after=3"])
+    attempt = launch(tmp_path, [*OVERRIDES, *LONG, "hang_after=3"])
     attempt.wait_for_progress()
     attempt.signal(1, signal.SIGSTOP)
     try:
@@ -122,7 +144,7 @@ def printed(log: Path, start: int) -> list[str]:
     return re.split(r"^--- (\w+)\n", text, flags=re.MULTILINE)
 
 
-VERB_OVERRIDES = [*SHARDED, "sample.length=20", "sample.temperature=0"]
+VERB_OVERRIDES = [*MODEL, *SHARDED, "sample.length=20", "sample.temperature=0"]
 
 
 def outputs_of_two_processes(launch: Callable[..., Attempt], run: Path) -> dict[str, str]:
@@ -180,7 +202,7 @@ def test_processes_that_see_a_divergence_at_different_calls_end_before_a_save(
     launch: Callable[..., Attempt], tmp_path: Path
 ):
     """Process 0 gets a step's metrics immediately, process 1 as late as MAX_IN_FLIGHT allows."""
-    overrides = [*OVERRIDES, "steps=1000000", "checkpoint.every=24"]
+    overrides = [*OVERRIDES, *LONG, "checkpoint.every=24"]
     attempt = launch(tmp_path, overrides, program=("tests.train.diverging",))
     assert attempt.codes() == [NOT_A_NUMBER, NOT_A_NUMBER], attempt.logs()
     assert attempt.logs().count("step 20: loss, gradient or parameters are not finite") == 2
@@ -196,7 +218,7 @@ def test_far_from_a_save_a_diverged_process_ends_at_the_same_call_however_late_i
 ):
     monkeypatch.setattr(loop, "InFlight", Diverging)
     monkeypatch.setattr(Diverging, "is_immediate", is_immediate)
-    cfg = make_config(steps=1_000_000, checkpoint={"every": 1_000_000})
+    cfg = make_config(steps=1_000_000, model=LLAMA, checkpoint={"every": 1_000_000})
     assert train_here(cfg, tmp_path) == NOT_A_NUMBER
     assert loss_log(tmp_path)[-1] == (NAN_STEP, None)
     assert Diverging.last == NAN_STEP + MAX_IN_FLIGHT
