@@ -14,7 +14,16 @@ from train.core.config import Config, ConfigError, build
 
 TREE = {
     "batch": 8,
-    "model": {"layers": 1, "heads": 2, "width": 16, "context": 32, "vocabulary": VOCABULARY},
+    # Fewer parameters compile faster; compilation takes most of the time.
+    "model": {
+        "layers": 1,
+        "heads": 2,
+        "width": 16,
+        "context": 32,
+        "vocabulary": VOCABULARY,
+        "attention_bias": False,
+        "feedforward_bias": False,
+    },
     "optimizer": {"learning_rate": 1e-2, "warmup": 0, "final": 1},
 }
 
@@ -114,7 +123,7 @@ def test_the_gradient_norm_is_over_trained_parameters(partly_frozen: Config):
     [
         (
             {"optimizer": {"frozen": ["tokens"]}},
-            "optimizer.frozen: 'tokens' matches nothing; allowed: head_dv, l_down_d, ",
+            "optimizer.frozen: 'tokens' matches nothing; allowed: head_dv, l_down_fd, ",
         ),
         ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves no parameter to train"),
         (
@@ -134,7 +143,7 @@ def test_a_pattern_that_matches_no_parameter_is_refused_with_all_names(changes: 
 @pytest.fixture
 def adapted() -> Config:
     lora = {"rank": 2, "targets": ["l_q_dhe", "l_up*"]}
-    return config(lora=lora, optimizer={"learning_rate": 0.1})
+    return config(lora=lora, optimizer={"learning_rate": 0.1, "frozen": ["l_q*.in"]})
 
 
 def test_a_new_adapter_does_not_change_the_loss(adapted: Config):
@@ -146,16 +155,8 @@ def test_a_new_adapter_does_not_change_the_loss(adapted: Config):
     )
 
 
-def test_only_adapters_are_trained(adapted: Config):
-    assert trained(adapted) == {
-        f"{name}.{side}" for name in ("l_q_dhe", "l_up_df") for side in ("in", "out")
-    }
-
-
-def test_one_matrix_of_an_adapter_can_be_frozen():
-    lora = {"rank": 2, "targets": ["l_q_dhe", "l_up*"]}
-    cfg = config(lora=lora, optimizer={"frozen": ["l_q*.in"]})
-    assert trained(cfg) == {"l_q_dhe.out", "l_up_df.in", "l_up_df.out"}
+def test_only_adapters_are_trained_without_a_frozen_matrix(adapted: Config):
+    assert trained(adapted) == {"l_q_dhe.out", "l_up_df.in", "l_up_df.out"}
 
 
 def test_a_merged_model_computes_the_same_loss(adapted: Config):
