@@ -24,6 +24,10 @@ OVERRIDES = [
     "checkpoint.every=10",
     f"compute.steps_per_call={CALL}",
     "compute.accumulate=2",
+    # Fewer parameters compile faster; compilation takes most of the time.
+    "model.norm=rms",
+    "model.attention_bias=false",
+    "model.feedforward_bias=false",
 ]
 
 
