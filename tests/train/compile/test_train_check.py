@@ -44,7 +44,8 @@ def checked(folder: Path, *options: str) -> str:
             *(word for variable in variables for word in ("-e", variable)),
         ],
         cwd=PROJECT,
-        env=os.environ | {"ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.yaml"},
+        env=os.environ
+        | {"ANSIBLE_INVENTORY_ENABLED": "ansible.builtin.yaml", "JAX_OPTIMIZATION_LEVEL": "O1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
