@@ -185,7 +185,8 @@ def test_device_memory_is_that_of_the_fullest_device(monkeypatch: pytest.MonkeyP
 def test_a_run_is_traced_by_config_and_by_request_file(
     make_config: Callable[..., Config], tmp_path: Path
 ):
-    cfg = replace(make_config(sample={"length": 0}), profile=ProfileConfig(at=5, steps=2))
+    cfg = make_config(steps=8, sample={"length": 0})
+    cfg = replace(cfg, profile=ProfileConfig(at=5, steps=2))
     (tmp_path / "profile").touch()
     assert train_here(cfg, tmp_path) == contract.DONE
     assert not (tmp_path / "profile").exists()
