@@ -24,6 +24,10 @@ OVERRIDES = [
     "sample.length=0",
     "checkpoint.keep=null",
     f"checkpoint.every={EVERY}",
+    # Fewer parameters compile faster; compilation takes most of the time.
+    "model.norm=rms",
+    "model.attention_bias=false",
+    "model.feedforward_bias=false",
 ]
 CHECKPOINTS = f"{NAME}/runs/test"
 COMPILED = f"{CHECKPOINTS}/compiled"
