@@ -51,6 +51,8 @@ EVERYTHING = {
     "model": {
         "layers": 2,
         "norm": "rms",
+        "attention_bias": False,
+        "feedforward_bias": False,
         "positions": "rotary",
         "activation": "swiglu",
         "dropout": 0.2,
@@ -73,7 +75,7 @@ MICROBATCHES = {
 ADAPTERS = {
     "lora": {"rank": 2, "targets": ["l_q_dhe", "l_up*"]},
     "optimizer": {"frozen": ["l_q*.in"]},
-    "model": {"positions": "rotary"},
+    "model": {"positions": "rotary", "attention_bias": False, "feedforward_bias": False},
     "compute": {"accumulate": 2},
 }
 
