@@ -181,17 +181,6 @@ def test_a_failing_tool_is_reported_on_one_line(monkeypatch, params, stderr, lin
     assert str(caught.value) == line
 
 
-@pytest.mark.parametrize("tool", ["wipefs", "lsblk", "blockdev"])
-def test_a_disk_that_a_tool_can_t_read_is_not_formatted(monkeypatch, params, tool):
-    tools = Tools(tool, f"{tool}: permission denied")
-    monkeypatch.setattr(data_disk, "run_tool", tools)
-
-    with pytest.raises(UnusableDiskError, match=f"{tool}: permission denied"):
-        data_disk.ensure(params, check=False)
-
-    assert "mkfs.ext4" not in tools.called
-
-
 def test_a_missing_disk_is_named_with_the_next_step():
     with pytest.raises(UnusableDiskError, match=r"fill_disk\.yml -e disk=nowhere"):
         data_disk.find("nowhere", None)
