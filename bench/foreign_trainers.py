@@ -28,6 +28,9 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "collections"))
 
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import (  # noqa: E402
+    last_attempt,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec import (  # noqa: E402
     LaunchSpec,
 )
@@ -38,7 +41,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.process impor
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths  # noqa: E402
 
-from harness.attempt_log import last_attempt  # noqa: E402
 from harness.process_tree import kill_all, tree_of  # noqa: E402
 
 FILES = PROJECT / "examples"
@@ -141,7 +143,9 @@ class Attempt:
 
     def text(self) -> str:
         """Return the log of process 0 in this attempt."""
-        return last_attempt(self.log.read_text(errors="replace")) if self.log.exists() else ""
+        if not self.log.exists():
+            return ""
+        return "\n".join(last_attempt(self.log.read_text(errors="replace").split("\n")))
 
     def wait_for(self, pattern: re.Pattern[str], least: int = 0) -> int:
         """Wait until ``pattern`` matches a number >= ``least`` in the log; return the number.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.attempt_log import last_attempt
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import last_attempt
+
 from harness.own_cloud import own_or_existing_cloud
 from harness.process_tree import kill_tree
 from localcloud.local_cloud import PROJECT_ROOT, LocalCloud
@@ -136,7 +137,7 @@ class Fleet:
             text = self.read(worker, f"/var/lib/tpufleet/runs/{run}/log")
         except (OSError, ValueError):
             return ""
-        return last_attempt(text)
+        return "\n".join(last_attempt(text.split("\n")))
 
     def wait_for_log(self, run: str, pattern: str) -> re.Match[str]:
         """Wait until the log of the last attempt matches the pattern; return the match.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.attempt_log import last_attempt
 from harness.disturbed import Losses
 from harness.faults import FAULTS, SOME, select_faults
 from harness.fleet import Fleet
@@ -114,11 +113,3 @@ def test_a_playbook_that_takes_too_long_leaves_no_process(tmp_path, monkeypatch)
         Fleet(LocalCloud.of("nobody-s")).play("setup.yml", limit_s=2)
 
     assert wait_for_end(int(worker.read_text()))
-
-
-def test_the_log_of_the_last_attempt_begins_at_its_header_not_at_a_similar_line_of_the_trainer():
-    first = "--- 2026-11-29T18:00:00Z attempt 1\nstep 1\n"
-    second = "--- 2026-11-29T18:01:00Z attempt 2\nresumed\n--- step 2 --- done\nstep 3\n"
-
-    assert last_attempt(first + second) == second
-    assert last_attempt("no header\n") == "no header\n"

@@ -11,8 +11,8 @@ import tarfile
 import time
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.error_line import last_attempt
 
-from harness.attempt_log import last_attempt
 from harness.fleet import Fleet, fleet_entry, write_inventory
 from harness.own_cloud import own_or_existing_cloud
 from localcloud import client
@@ -133,7 +133,7 @@ def launch(run: str, image: str, command: str = TRAIN, **options: str) -> tuple[
 def log(fleet: Fleet, run: str) -> str:
     """Return the log of the last attempt, or "" if there is none."""
     text = script(fleet, "pod-w0", f"cat {RUNS}/{run}/log 2>/dev/null || true")
-    return last_attempt(text)
+    return "\n".join(last_attempt(text.split("\n")))
 
 
 def resumed_from(fleet: Fleet, run: str) -> int:

@@ -58,7 +58,7 @@ def launch(fleet: Fleet, code: Path) -> None:
 
 def steps(fleet: Fleet, run: str) -> int:
     """Wait until the run has logged a step; return the step."""
-    return int(fleet.wait_for_log(run, r"\nstep (\d+), loss")[1])
+    return int(fleet.wait_for_log(run, r"(?m)^step (\d+), loss")[1])
 
 
 def kill(fleet: Fleet, run: str) -> int:
