@@ -92,7 +92,7 @@ def asked(environment, tmp_path) -> Path:
     return asked
 
 
-def test_a_tunnel_ends_when_its_connection_is_lost():
+def test_the_command_of_a_tunnel_notices_a_lost_connection_and_keeps_no_other_one():
     [*_, tunnel] = loaded("playbooks/tunnel.yml")
     [steps] = [task["block"] for task in tunnel["tasks"] if task["name"].startswith("Open or")]
     [command] = [

@@ -219,7 +219,8 @@ class Checkpoints:
     def _newest_intact(self, run: str | None) -> int:
         """Return the step of the newest intact checkpoint, NONE or ALL_DAMAGED (see __init__)."""
         names = self._names()
-        intact, faults = NONE, dict[int, Fault]()
+        intact = NONE
+        faults: dict[int, Fault] = {}
         for step in sorted(_steps(names), reverse=True):
             if not (fault := self._fault(step)):
                 intact = step
