@@ -140,7 +140,7 @@ def _bucket_gone(run: DisturbedRun) -> None:
 
 
 def _lost_before_launch(playbook: str) -> Callable[[DisturbedRun], None]:
-    """Return a fault: a worker loses its network while a playbook launches the run again.
+    """Return a fault that cuts a worker's network while a playbook launches the run again.
 
     ``playbook`` is playbooks/watch.yml or playbooks/restart.yml.
     """

@@ -47,7 +47,8 @@ PARALLEL = 4
 GRACE_S = 8.0
 SERVICE_ACCOUNT_FILE = "service-account.json"
 LOG_FILE = "server.log"
-# Audiences of self-signed JWTs, which Google's clients can send instead of access tokens.
+# A client may send a JWT that it has signed itself instead of an access token. Each API accepts one
+# value of the JWT's claim ``aud``.
 TPU_AUDIENCE = "https://tpu.googleapis.com/"
 COMPUTE_AUDIENCE = "https://compute.googleapis.com/"
 

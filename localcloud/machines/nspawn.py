@@ -250,7 +250,9 @@ def public_host_keys(name: str, directory: Path) -> dict[str, str]:
         kind, key, *_ = file.read_text().split()
         keys[kind] = key
     if not keys:
-        raise MachineError(f"{name}: no ssh host keys yet. Its first boot creates them")
+        raise MachineError(
+            f"{name}: no ssh host keys yet. Wait until the first boot has created them"
+        )
     return keys
 
 

@@ -110,7 +110,7 @@ FACTS_AFTER_LOCK = """
 
 
 def locks(folder: Path) -> dict[str, str]:
-    """Return variables with both lock files: that of the requirements, and one of the user."""
+    """Return role variables: the lock file of the user's requirements, and tpufleet's."""
     own_lock, jax_lock = folder / "mine.lock", ROOT / "requirements/worker-cpu.lock"
     return {"own_lock": str(own_lock), "jax_lock": str(jax_lock)}
 

@@ -137,7 +137,7 @@ def test_the_error_of_a_token_endpoint_that_refuses_the_key_is_reported(client, 
 
 
 def test_a_redirect_is_not_followed(client, scripted):
-    """The server that it names would get the token."""
+    # A client that followed it would send the access token to the server in the Location header.
     scripted.handler = lambda _: Reply({}, 302, (("Location", f"{scripted.endpoint}/other"),))
     with pytest.raises(errors.InvalidRequest, match="HTTP 302"):
         client.get_node(ZONE, "demo")

@@ -24,7 +24,7 @@ while True:
     time.sleep(1)
 """
 SWALLOWS = "trap '' TERM\npython3 saves.py &\nwhile true; do sleep 1; done\n"
-# Search by command, too: the service that stores output runs as the same user as trainers.
+# Search for processes by user and by command: the service that stores output has the same user.
 NO_PROCESS = (
     "! pgrep -u tpufleet --full 'stubborn|saves|wrapper'"
     " && ! systemctl --quiet is-active 'tpufleet-run@*'"

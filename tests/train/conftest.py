@@ -80,7 +80,7 @@ def finished_config(tree: dict[str, Any]) -> Config:
 
 @pytest.fixture(scope="session")
 def finished(finished_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run of one process."""
+    """The run directory of a finished run with one process."""
     directory = tmp_path_factory.mktemp("finished")
     assert train_here(finished_config, directory) == contract.DONE
     return directory

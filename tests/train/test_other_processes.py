@@ -37,7 +37,7 @@ LONG = ["steps=1000000", "compute.fsdp=null"]
 
 @pytest.fixture(scope="module")
 def alone(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run of one process."""
+    """The run directory of a finished run with one process and the model options LLAMA."""
     directory = tmp_path_factory.mktemp("alone")
     cfg = build(tree | {"model": tree["model"] | LLAMA, "sample": {"length": 0}})
     assert train_here(cfg, directory) == DONE

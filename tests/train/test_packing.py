@@ -174,7 +174,7 @@ def run_cfg(packed_tree: dict) -> Config:
 
 @pytest.fixture(scope="module")
 def alone(run_cfg: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run of one process on packed documents."""
+    """The run directory of a finished run with one process, on packed documents."""
     directory, mesh = tmp_path_factory.mktemp("alone"), jax.sharding.get_mesh()
     assert train_here(run_cfg, directory) == contract.DONE
     jax.set_mesh(mesh)

@@ -1,4 +1,4 @@
-"""Runs of one process: files, resumption, samples, and config errors."""
+"""Runs with one process: the files that they write, resumption, samples, and config errors."""
 
 import json
 import shutil

@@ -240,10 +240,10 @@ def run(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def original_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the original models of CASES, PUBLISHED and DEFAULTS.
+    """A directory with a subdirectory for each entry of CASES, PUBLISHED and DEFAULTS.
 
-    It contains a directory for each: for a case with the model and its logits, for the others with
-    config.json, tensor shapes and values.
+    transformers writes them: for CASES a model and its logits, for the others config.json, the
+    shapes of the tensors, and the config with all default values.
     """
     directory = tmp_path_factory.mktemp("original")
     keys = ("config", "options", "dtype", "shard_size")
@@ -275,7 +275,8 @@ def imported_models(original_models: Path) -> dict[str, model.Params]:
 def exported_models(
     imported_models: dict[str, model.Params], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A directory with the exported model of each case and its logits in transformers."""
+    """A directory with a subdirectory for each of CASES: the exported model, and its logits, which
+    transformers has computed."""
     directory = tmp_path_factory.mktemp("exported")
     for name, case in CASES.items():
         weights.export(directory / name, imported_models[name], case.cfg(), "transformers")

@@ -93,7 +93,7 @@ def all_that_root_reads(paths: WorkerPaths) -> str:
 
 
 def packed(paths: WorkerPaths, checkpoints: str = "none") -> dict[str, bytes]:
-    """Pack the run as fetch.yml does; return the contents of the archive's files by name."""
+    """Pack the run as fetch.yml does; return the content of each file in the archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         options = {"run": "mine", "bundle": False, "checkpoints": checkpoints}

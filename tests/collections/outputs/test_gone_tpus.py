@@ -113,7 +113,7 @@ def test_logs_status_and_fetch_show_a_run_whose_tpu_is_gone(environment, run, tm
 
 
 def copied(local_api, run, to, *, check=False):
-    """Copy the run's stored output as fetch.yml does; return whether the copy has changed."""
+    """Copy the run's stored output to ``to`` as fetch.yml does; return whether anything changed."""
     state = local_api.state / "fleet"
     places = {"directory": f"{state}/outputs", "cache": f"{state}/cache/outputs", "to": str(to)}
     options = {"run": run, "fleet_state": str(state), "api": {"project": PROJECT}, "bundle": True}

@@ -279,7 +279,11 @@ def test_a_launch_keeps_secrets_of_a_vault_out_of_the_record_and_names_others_an
 
 @dataclass
 class Plan:
-    """The action run_plan for a TPU with one worker, and the inventory in ``folder``."""
+    """Calls the action run_plan for the TPU pod, which has one worker.
+
+    ``folder`` is the directory of the inventory and of the code; ``tpu`` are the worker's inventory
+    variables, which a test may change.
+    """
 
     folder: Path
     tpu: dict[str, Any] = field(

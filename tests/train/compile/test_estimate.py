@@ -10,8 +10,8 @@ from train.compile.estimate import KERNEL_SHARE, Transfer, estimate
 SLICE = slices.parse("v5e-16")
 
 PROGRAM = Path(__file__).with_name("program.hlo").read_text()
-"""A small program in the form that libtpu compiles: a loop of ten matmuls, two collectives and a
-transfer to another slice."""
+"""A small program in the text format that libtpu prints after compilation: a loop of ten matmuls,
+two collectives and a transfer to another slice."""
 
 
 @pytest.fixture(scope="module")

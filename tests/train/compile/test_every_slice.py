@@ -1,4 +1,4 @@
-"""Every preset compiles for every kind of slice and any ``fsdp``, or fails with a one-line error.
+"""Every preset, with any ``fsdp``, compiles for every kind of slice or is refused in one line.
 
 This takes hours, so it runs only in make test-compile (TPUFLEET_COMPILE=all). The tests compile at
 optimization level O1, which takes a quarter of the time. The program is slower, but needs about the

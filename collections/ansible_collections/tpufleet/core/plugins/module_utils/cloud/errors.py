@@ -195,9 +195,9 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
 
 
 def _listed_reasons(error: Mapping[str, Any]) -> set[str]:
-    """Return each ``reason`` in the list ``errors`` of an error; empty if it has no such list.
+    """Return the ``reason`` of every entry in an error's list ``errors``.
 
-    Only Compute Engine and Cloud Storage add this list to their errors.
+    Only errors of Compute Engine and Cloud Storage have this list. Returns an empty set for others.
     """
     entries = error.get("errors")
     return {

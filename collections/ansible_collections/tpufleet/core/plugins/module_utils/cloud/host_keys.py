@@ -222,7 +222,7 @@ def remember_host_keys(
     for pauses in itertools.count():
         missing = _unknown_workers(file, node)
         if missing:
-            # Try again after these errors: the workers may publish their keys later.
+            # These errors are no reason to stop: the workers may publish their keys later.
             with suppress(NotFound, NoAnswer, Unavailable):
                 file.add(read_keys())
             missing = _unknown_workers(file, node)

@@ -122,7 +122,7 @@ class NodeSpec(ZonalResource):
 
     @property
     def disks_to_create(self) -> tuple[Disk, ...]:
-        """The data disks with a ``size_gb``, which are created if they do not exist."""
+        """The data disks that have a ``size_gb``: only these are created if they are missing."""
         return tuple(disk for disk in self.data_disks or () if disk.size_gb)
 
     def check(self) -> None:

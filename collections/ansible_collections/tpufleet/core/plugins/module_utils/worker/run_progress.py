@@ -86,7 +86,7 @@ def _starts(log: Path) -> list[float]:
 
 
 def _stretch(stream: IO[bytes], begin: int, end: int) -> tuple[Line, Line] | None:
-    """Return the first and last valid line of metrics between two offsets, or None."""
+    """Return the first and last valid line of metrics between two offsets; None without any."""
     first = _line(stream, begin, end)
     return (first, _last_before(stream, end, first)) if first else None
 

@@ -44,7 +44,7 @@ class Reply:
 
     @property
     def is_disabled(self) -> bool:
-        """Whether the API is not enabled in the project.
+        """Whether this is the error that the API is disabled in the project.
 
         Newer APIs report an ErrorInfo with reason SERVICE_DISABLED
         (https://cloud.google.com/apis/design/errors), older APIs accessNotConfigured.

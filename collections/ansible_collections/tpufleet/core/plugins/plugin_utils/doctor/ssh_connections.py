@@ -51,7 +51,7 @@ def connection_of(host: str, variables: Mapping[str, Any]) -> SshConnection:
 
 
 def try_connect(connection: SshConnection) -> ConnectionFailure | None:
-    """Connect to the worker's ssh port and disconnect; return None on success."""
+    """Connect to the worker's ssh port and disconnect; return the failure, None on success."""
     try:
         socket.create_connection((connection.address, connection.port), TIMEOUT_S).close()
     except TimeoutError:
