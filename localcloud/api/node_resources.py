@@ -154,11 +154,9 @@ class NodeResources:
             raise failed_precondition(f"The resource '{name}' is not ready")
         access = resource.body.get("accessMode")
         if access and read_only != (access == "READ_ONLY_MANY"):
-            modes = ("READ_WRITE", "READ_ONLY")
-            mode, other = reversed(modes) if read_only else modes
+            mode = "READ_ONLY" if read_only else "READ_WRITE"
             raise failed_precondition(
-                f"The disk resource '{name}' with access mode {access} can't be attached {mode}: "
-                f"attach it {other}"
+                f"The disk resource '{name}' with access mode {access} can't be attached {mode}"
             )
 
     def _check_free(self, name: str, owner: int | None, *, read_only: bool) -> None:
