@@ -127,7 +127,8 @@ def test_a_pass_touches_no_tpu_of_somebody_else_and_gives_up_after_the_limits_of
     write(fleet, record_fields(tpu="demo", nodes=nodes))
     write(fleet, record_fields("lost", watch={"preemptions": 2}), "lost")
 
-    result = watch(local_api, "-e", '{"watch_limits": {"preemptions": 2}}')
+    environment = environment_of(local_api)
+    result = play(environment, "playbooks/watch.yml", "-e", '{"watch_limits": {"preemptions": 2}}')
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mine: a TPU of somebody else has the name of its TPU" in flat(result)
