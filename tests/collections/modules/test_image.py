@@ -74,6 +74,8 @@ elif kind == "pull":
         open(here + "/mode", "w").write(oct(stat.S_IMODE(os.stat(file).st_mode)))
     if os.path.exists(here + "/hang"):
         time.sleep(600)
+    if os.path.exists(here + "/full"):
+        sys.exit("Error: writing blob: write /var/tmp/1: no space left on device")
     if os.path.exists(here + "/refuse"):
         sys.exit("Trying to pull\\nError: manifest unknown.")
     open(here + "/pulled", "w").close()
@@ -240,6 +242,7 @@ def test_the_engine_keeps_the_image_only_if_it_had_it_before(paths, engine):
     ("fault", "error"),
     [
         ("refuse", r"podman cannot pull it: manifest unknown\. .*roles/a"),
+        ("full", r"podman cannot pull it: .* no space left on device\. Free space where podman"),
         ("corrupt", r"cannot be unpacked: .*podman export: layer not known"),
     ],
 )

@@ -32,7 +32,7 @@ import os, sys
 config = open(sys.argv[1]).read()
 print(os.environ["TPUFLEET_RUN"], repr(config), sys.argv[2:], os.environ.get("TOKEN_OF_MINE"))
 print("\\x1b[2Jhere", os.path.basename(os.getcwd()) == sys.argv[2])
-sys.exit(int(os.environ.get("EXIT", 0)))
+sys.exit(int(os.environ.get("EXIT", 0)) or os.environ.get("ERROR"))
 """
 
 
@@ -101,6 +101,12 @@ def test_a_failure_is_one_line_with_the_exit_code(worker):
     assert result["failed"]
     assert "show.py" in result["msg"]
     assert "exit code 2: " in result["msg"]
+
+
+def test_a_full_disk_is_reported_in_the_command_s_own_words_without_advice_to_set_up(worker):
+    result = worker.run(env={"ERROR": "No space left on device: '/mnt/out'"})
+
+    assert result["msg"].endswith("exit code 1: No space left on device: '/mnt/out'")
 
 
 def test_a_held_device_is_refused_with_its_holder(worker, holder):

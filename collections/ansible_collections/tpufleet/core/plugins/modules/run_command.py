@@ -86,8 +86,8 @@ from ..module_utils.worker.os_errors import os_error_text
 from ..module_utils.worker.process import Process, check_secrets, environment, secret_lines
 from ..module_utils.worker.python_env import (
     EnvError,
-    error_summary,
     is_complete,
+    last_lines,
     network_environment,
 )
 from ..module_utils.worker.run import RunError, WorkerPaths
@@ -138,7 +138,7 @@ def run(process: Process, paths: WorkerPaths, params: dict) -> list[str]:
                 "Allow more time: -e seconds=SECONDS"
             ) from None
     if result.returncode != 0:
-        error = _CONTROL.sub(" ", error_summary(result.stderr or result.stdout))
+        error = _CONTROL.sub(" ", last_lines(result.stderr or result.stdout))
         raise RunError(f"{' '.join(command[:4])}: exit code {result.returncode}: {error}")
     return _CONTROL.sub(" ", result.stdout).splitlines()
 

@@ -18,6 +18,7 @@ from .bucket_objects import access_token, request_failure
 from .contract import IMAGE
 from .from_leader import DiskFullError, FromLeaderError, has_leader, pull
 from .image import CONFIG, RSYNC_MODULE, Image, image_folder
+from .os_errors import output_says_disk_is_full
 from .run import WorkerPaths
 from .run_unit import read_launch
 from .units import active_runs
@@ -194,15 +195,21 @@ def _pull(engine: str, reference: str) -> None:
                 f"connection to {host}, then launch the run again"
             ) from None
     if result.returncode != 0:
-        fix = (
-            "let the workers' service account read the registry (roles/artifactregistry.reader)"
-            if is_google
-            else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
-        )
         raise ImageError(
-            f"{engine} cannot pull it: {_last_line(result.stderr)}. Check its name and digest, and "
-            f"{fix}"
+            f"{engine} cannot pull it: {_last_line(result.stderr)}. "
+            f"{_fix_of_pull(engine, host, result.stderr)}"
         )
+
+
+def _fix_of_pull(engine: str, host: str, output: str) -> str:
+    if output_says_disk_is_full(output):
+        return f"Free space where {engine} stores images, then launch the run again"
+    access = (
+        "let the workers' service account read the registry (roles/artifactregistry.reader)"
+        if _GOOGLE.fullmatch(host)
+        else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
+    )
+    return f"Check its name and digest, and {access}"
 
 
 def _login(host: str) -> str:

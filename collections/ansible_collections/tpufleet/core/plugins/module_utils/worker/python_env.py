@@ -277,7 +277,10 @@ def run(command: Sequence[str], env: Mapping[str, str], step: str) -> str:
 
 def error_summary(output: str) -> str:
     """Return the last lines of a tool's output as one line; DISK_FULL if the disk is full."""
-    if output_says_disk_is_full(output):
-        return DISK_FULL
+    return DISK_FULL if output_says_disk_is_full(output) else last_lines(output)
+
+
+def last_lines(output: str) -> str:
+    """Return the last three lines of a program's output as one line."""
     lines = [line.strip(UV_DRAWING) for line in output.splitlines() if line.strip()]
     return "; ".join(lines[-3:]) if lines else "no error output"
