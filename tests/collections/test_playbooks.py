@@ -23,10 +23,13 @@ from tests.collections.test_killed_create import KeyedMachines
 from tests.localcloud.api.local_api import LocalApi
 
 
-def answer_prompt(environment, answer: str, *arguments, **options) -> tuple[int, str]:
+def answer_prompt(
+    environment, answer: str, *arguments, meanwhile=lambda: None, **options
+) -> tuple[int, str]:
     """Run a playbook on a terminal of script(1), answer its question; return status and output.
 
-    ``arguments`` and ``options`` are passed to ``command``.
+    ``meanwhile`` is called before the answer. ``arguments`` and ``options`` are passed to
+    ``command``.
     """
     child = subprocess.Popen(
         ["script", "-qefc", shlex.join(command(*arguments, **options)), "/dev/null"],
@@ -41,6 +44,7 @@ def answer_prompt(environment, answer: str, *arguments, **options) -> tuple[int,
         was_prompted = b"to continue:" in output
         output += chunk
         if b"to continue:" in output and not was_prompted:
+            meanwhile()
             time.sleep(0.5)  # Ansible discards input that precedes its prompt
             child.stdin.write(answer.encode() + b"\r")
             child.stdin.flush()
@@ -249,6 +253,28 @@ def test_the_name_at_the_terminal_confirms_the_deletion(environment, local_api):
     assert status == 0, output
     assert "TPU demo (us-central2-b, v4-16, READY, 2 workers)" in output
     assert local_api.get("locations/-/nodes").get("nodes", []) == []
+
+
+@pytest.mark.parametrize(
+    "playbook",
+    [
+        ["playbooks/delete.yml"],
+        ["playbooks/create.yml", "-e", "recreate=true", "-e", "create_seconds=5"],
+    ],
+)
+def test_a_tpu_that_is_recreated_during_the_question_is_left_alone(
+    environment, local_api, playbook
+):
+    def recreate():
+        local_api.ended(local_api.delete("demo"))
+        replacements.append(local_api.ready("demo", acceleratorType="v4-8", labels=OURS))
+
+    replacements = []
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    status, output = answer_prompt(environment, "demo", *playbook, meanwhile=recreate)
+
+    assert status != 0, output
+    assert [local_api.node("demo")] == replacements
 
 
 def test_a_relative_code_directory_starts_at_the_working_directory(tmp_path):
