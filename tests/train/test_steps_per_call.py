@@ -1,6 +1,7 @@
 """Runs with several steps per call log, evaluate and sample like other runs."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,18 @@ def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):
         "sample at step 20:",
         "sample at step 21:",
     ]
+
+
+def test_a_run_extended_from_an_odd_step_is_evaluated_at_the_same_steps(
+    evaluated: Path, finished_config: Config, tmp_path: Path
+):
+    directory = shutil.copytree(evaluated, tmp_path / "extended")
+    evaluate = replace(finished_config.evaluate, every=10, batches=2)
+    longer = replace(by_calls(finished_config, evaluate=evaluate), steps=31)
+
+    assert train_here(longer, directory) == contract.DONE
+
+    assert "heldout_loss" in read_metrics(directory)[29]
 
 
 def test_held_out_sequences_do_not_depend_on_the_rows_read(finished_config: Config):
