@@ -14,17 +14,18 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import (
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
-from harness.playbooks import flat, play
+from harness.playbooks import OURS, flat, play
 from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import changes, fleet_options, make
 from tests.collections.running_actions import api_variable, run_action
 from tests.collections.test_fleet import DEMO
 
 CORPUS = {"name": "corpus", "size_gb": 50}
-POD = DEMO | {"data_disks": [CORPUS]}
+POD = DEMO | {"data_disks": [CORPUS], "labels": OURS}
 
 
 def disk(api: TpuApi, name: str = "corpus"):
@@ -32,7 +33,7 @@ def disk(api: TpuApi, name: str = "corpus"):
 
 
 def make_disk(api: TpuApi, zone: str, description: str = DESCRIPTION_PREFIX) -> None:
-    body = {"name": "corpus", "sizeGb": "50", "description": description}
+    body = {"name": "corpus", "sizeGb": "50", "description": description, "labels": OURS}
     api.compute.insert_disk(zone, body, api.polling.deadline_in(20))
 
 
@@ -161,6 +162,13 @@ def test_a_disk_that_somebody_else_created_is_never_deleted(local_api, api):
     make(api, POD)
     delete(local_api, disks=True)
     assert (api.list_nodes().entries, disk(api) is None) == ([], False)
+
+
+def test_a_disk_that_another_fleet_created_is_never_deleted(local_api, api):
+    make(api, POD | {"name": "theirs", "labels": {LABEL: "another"}})
+    local_api.ended(local_api.delete("theirs"))
+
+    assert delete(local_api, disks=True, check=True) == []
 
 
 def test_only_the_disk_of_the_named_zone_is_deleted(local_api, api):

@@ -238,6 +238,14 @@ def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
+def test_a_disk_that_is_created_to_be_filled_belongs_to_the_fleet(local_api, api):
+    make(api, DEMO | {"accelerator_type": "v4-8", "labels": OURS})
+
+    change(local_api, SOLO, "writable")
+
+    assert api.compute.get_disk(ZONE, "corpus")["labels"] == OURS
+
+
 def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):
     make(api, POD | {"name": "theirs"})
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)

@@ -79,7 +79,8 @@ def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     _check_other_tpus(nodes, uses, name, api.settings.project)
     _check_planned(uses, name, options["planned"])
     sharing = [use.node for use in uses]
-    writer, writer_spec = sharing[0], replace(uses[0].spec, data_disks=(uses[0].disk,))
+    writer = sharing[0]
+    writer_spec = replace(uses[0].spec, data_disks=(uses[0].disk,), labels=writer.labels)
     deadline = api.polling.deadline_in(options["timeout"] * len(sharing))
     attached = [_workers_with(api, node, name) for node in sharing]
     disk = read_disk(api.compute, writer.zone, name)

@@ -116,9 +116,9 @@ options:
   disks:
     description:
       - For deletion, whether to also delete the data disks of these TPUs with all their data.
-      - Deletes only disks that this collection created because of their C(size_gb), and that no
-        other TPU of O(fleet) lists. It is an error if another TPU has such a disk attached. Can't
-        be combined with O(node_id).
+      - Deletes only disks that this collection created for this fleet because of their C(size_gb),
+        and that no other TPU of O(fleet) lists. It is an error if another TPU has such a disk
+        attached. Can't be combined with O(node_id).
     type: bool
     default: false
   confirmed:

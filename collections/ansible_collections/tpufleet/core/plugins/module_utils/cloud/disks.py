@@ -5,9 +5,9 @@ Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
@@ -52,6 +52,7 @@ class StoredDisk(ZonalResource):
     status: str
     description: str
     access_mode: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -78,6 +79,7 @@ def read_disk(compute: ComputeApi, zone: str, name: str) -> StoredDisk | None:
         fields.identifier("status") or "UNKNOWN",
         fields.text("description"),
         fields.identifier("accessMode"),
+        fields.text_map("labels"),
     )
 
 
@@ -90,6 +92,7 @@ def ensure_disks(
 ) -> None:
     """Create the TPU's missing disks that have a ``size_gb``, and wait until they are READY.
 
+    A new disk gets the labels of its TPU, among them the one that names the fleet.
     ``deadline`` is when to stop waiting, as a ``polling.clock`` time. Raises CloudError; its
     subclass Different if a disk is smaller than its ``size_gb``.
     """
@@ -103,6 +106,7 @@ def ensure_disks(
                 "sizeGb": str(disk.size_gb),
                 "type": f"{zone_path}/diskTypes/{kind}",
                 "description": f"{DESCRIPTION_PREFIX} for its TPUs",
+                "labels": dict(spec.labels or {}),
             }
             progress(f"creating the disk {disk.name}")
             # TPUs are created in parallel, so a shared disk may exist by now.
