@@ -7,6 +7,7 @@ import re
 import pytest
 
 from harness.playbooks import environment_of, flat, play
+from tests.collections.runs.answers import report
 from tests.localcloud.api.local_api import ZONE
 
 ON_DEMAND = {"acceleratorType": "v4-8"}
@@ -86,6 +87,30 @@ def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
 
     assert result.returncode != 0
     assert "so a run may be active. Nothing was stopped" in flat(result)
+    assert local_api.node("solo")["state"] == "READY"
+
+
+def test_a_tpu_with_an_active_run_is_not_stopped(power, local_api):
+    local_api.ready("solo", **ON_DEMAND)
+
+    answer = json.dumps({"power_observed": {"runs": [report("training")]}})
+    result = power("stop", options=("-e", answer))
+
+    assert result.returncode != 0
+    assert "run mine is active on the TPU solo. Stop the run first" in flat(result)
+    assert local_api.node("solo")["state"] == "READY"
+
+
+@pytest.mark.parametrize("verb", ["stop", "start"])
+def test_a_tpu_that_was_recreated_since_it_was_listed_is_left_alone(power, local_api, verb):
+    local_api.ready("solo", **ON_DEMAND)
+    listed = {"name": "solo", "zone": ZONE, "id": "1", "spot": False, "workers": 1}
+
+    options = ("-e", json.dumps({"power_tpu": listed | {"state": "READY"}}))
+    result = power(verb, options=options)
+
+    assert result.returncode != 0
+    assert f"can't {verb} TPU solo ({ZONE}): it was recreated meanwhile" in flat(result)
     assert local_api.node("solo")["state"] == "READY"
 
 
