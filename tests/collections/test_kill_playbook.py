@@ -128,8 +128,12 @@ def test_a_mistyped_tpu_does_not_record_the_run_as_stopped(kill, local_api):
 
 @pytest.mark.parametrize(
     ("variables", "wanted"),
-    [({"workers": False}, "stopped"), ({"tpu": "gone", "record": False}, "running")],
-    ids=["by a user", "by the watch"],
+    [
+        ({"workers": False}, "stopped"),
+        ({"tpu": "gone", "tpu_partial": True}, "stopped"),
+        ({"tpu": "gone", "record": False}, "running"),
+    ],
+    ids=["by a user", "by a user with a partial inventory", "by the watch"],
 )
 def test_a_kill_without_a_ready_worker_changes_the_record_only_for_a_user(
     kill, local_api, variables, wanted
@@ -156,6 +160,27 @@ def test_without_a_name_and_without_runs_there_is_nothing_to_stop(kill):
 
     assert result.returncode == 0, flat(result)
     assert "no run is active" in flat(result)
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (
+            {"kill_observed": {"runs": [report(), report() | {"run": "other"}]}},
+            "these runs are active: mine, other. Name one: -e run=NAME",
+        ),
+        ({}, "nothing was stopped, because no active run was found and not all workers answered"),
+    ],
+    ids=["several active runs", "no answer"],
+)
+def test_without_a_name_nothing_is_stopped_unless_one_run_is_known_to_be_active(
+    kill, answers, reason
+):
+    result = kill(**answers)
+
+    assert result.returncode != 0
+    assert reason in flat(result)
+    assert "TASK [Stop the run]" not in flat(result)
 
 
 def test_a_stop_by_the_watch_does_not_need_a_record(kill):
