@@ -175,7 +175,7 @@ class ActionModule(ActionBase):
             places = {(tpu.name, place) for tpu in fleet for place in tpu.zones}
             # If a TPU of the fleet file exists in several of its zones, delete it in all of them.
             elsewhere = [node for node in matched.unwanted if (node.name, node.zone) in places]
-            nodes = [*matched.present.values(), *filter(is_own, elsewhere)]
+            nodes = [*matched.present.values(), *elsewhere]
             not_deleted = [_not_deleted_text(node) for node in nodes if not is_own(node)]
             not_deleted += filter(
                 None, (request_blocker(request, options["fleet_name"]) for request in requests)
