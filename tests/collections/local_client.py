@@ -43,9 +43,9 @@ def fleet_options(folder: Path, *entries) -> tuple[str, str]:
     return ("-e", f"@{file}")
 
 
-def later_request(local_api: LocalApi, name: str) -> None:
-    """Request a queued resource whose TPU may be created only after an hour."""
-    node = {**NODE, "acceleratorType": "v4-8"}
+def later_request(local_api: LocalApi, name: str, **fields) -> None:
+    """Request a queued resource whose TPU, with these fields, may be created only after an hour."""
+    node = {**NODE, "acceleratorType": "v4-8", **fields}
     policy = {"validAfterDuration": "3600s"}
     result = local_api.queue(name, {"nodeId": name, "node": node}, queueingPolicy=policy)
     assert result.status_code == 200

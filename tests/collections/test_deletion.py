@@ -13,11 +13,14 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resourc
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import (
+    create,
     delete,
     delete_requests,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
 from harness.scripted_api import PROJECT, ZONE, Drop, Reply, error, node
+from tests.collections.test_fleet import SPOT
 from tests.collections.test_queued_resources import request
 from tests.collections.test_tpu_lifecycle import DEMO
 
@@ -168,6 +171,21 @@ def test_a_resource_recreated_after_it_was_listed_is_not_deleted(
     scripted.handler = lambda _: Reply(current)
 
     (result,) = delete_them(CloudTpus(client), [listed], ChangeOptions())
+
+    assert result.reason == "different"
+    assert set(scripted.methods()) == {"GET"}
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "DELETING"])
+def test_a_tpu_recreated_after_it_was_listed_is_not_deleted_for_a_queued_tpu(
+    client, scripted, state
+):
+    scripted.handler = lambda _: Reply(node(id="4712"))
+    listed = {"demo": parse_node(node(id="4711", state=state))}
+
+    (result,) = create(
+        CloudTpus(client), parse_fleet([SPOT]), listed, ChangeOptions(replace_dead=True)
+    )
 
     assert result.reason == "different"
     assert set(scripted.methods()) == {"GET"}

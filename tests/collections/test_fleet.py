@@ -152,7 +152,8 @@ SPOT = DEMO | {"accelerator_type": "v4-8", "spot": True, "queued": {"valid_for":
 
 
 def make_queued(api: TpuApi, entry=SPOT, **options):
-    (result,) = make(api, entry, **{"replace_dead": True} | options)
+    """Create the TPU as create.yml does if no TPU needs a confirmation."""
+    (result,) = make(api, entry, **{"replace_dead": True, "confirmed": ()} | options)
     return result
 
 
@@ -188,6 +189,17 @@ def test_a_queued_tpu_that_was_preempted_or_deleted_is_requested_again(api, loca
     first = make_queued_ready(api)
     lose(local_api)
     second = make_queued_ready(api)
+    assert second.node.state == "READY"
+    assert second.node.id != first.node.id
+
+
+def test_a_preempted_tpu_that_had_no_request_is_requested(api, local_api):
+    first = make_queued_ready(api, {**SPOT, "queued": None})
+    local_api.preempt("demo")
+    local_api.state_is("demo", "PREEMPTED")
+
+    second = make_queued_ready(api)
+
     assert second.node.state == "READY"
     assert second.node.id != first.node.id
 
@@ -290,7 +302,7 @@ def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_a
 def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
     first = make_queued_ready(api)
 
-    result = make_queued_ready(api, BIGGER, recreate=True, check=True)
+    result = make_queued_ready(api, BIGGER, recreate=True, confirmed=None, check=True)
 
     assert (result.changed, result.after["accelerator_type"]) == (True, "v4-16")
     assert local_api.node("demo")["id"] == first.node.id
