@@ -96,7 +96,7 @@ from ..module_utils.worker.checkpoint_sound import (
     no_finished_error,
 )
 from ..module_utils.worker.os_errors import os_error_text
-from ..module_utils.worker.run import TRAINER, RunError, WorkerPaths, check_name
+from ..module_utils.worker.run import RunError, WorkerPaths, check_name, runs_trainer
 from ..module_utils.worker.run_unit import launched_here
 from ..module_utils.worker.safe_files import open_file
 from ..module_utils.worker.units import UNIT
@@ -155,7 +155,7 @@ def pack(params: dict, paths: WorkerPaths, archive: tarfile.TarFile) -> dict[str
     if not checkpoints:
         return result | {"missing": f"run {run}: its launch.json names no checkpoint location"}
     command = launched.get("command")
-    is_own = isinstance(command, list) and tuple(command[: len(TRAINER)]) == TRAINER
+    is_own = isinstance(command, list) and runs_trainer(command)
     layout = Layout(is_own, pattern=params["checkpoint_pattern"])
     # Read as the trainer's user: a symbolic link must not reach files that only root may read.
     with effective_user(folder.lstat().st_uid):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..worker.checkpoint_sound import Layout, files_of, no_finished_error
-from ..worker.run import TRAINER
+from ..worker.run import runs_trainer
 from .download import download_all, missing_objects
 from .errors import Forbidden, NotFound
 from .storage import Bucket, StoredObject
@@ -22,8 +22,7 @@ def layout_of(command: Sequence[str], pattern: str) -> Layout:
 
     ``pattern`` is the user's pattern of the checkpoints' paths (``Layout.pattern``), or empty.
     """
-    is_own = tuple(command[: len(TRAINER)]) == TRAINER
-    return Layout(is_own, in_bucket=True, pattern=pattern)
+    return Layout(runs_trainer(command), in_bucket=True, pattern=pattern)
 
 
 def fetch(bucket: Bucket, folder: Path, layout: Layout, newest: bool, check: bool) -> Result:

@@ -13,6 +13,11 @@ TRAINER = ("python", "-m", "train", "run", "{config}")
 """The command of this project's trainer, which writes a heartbeat."""
 
 
+def runs_trainer(command: Sequence[str]) -> bool:
+    """Return whether a command is TRAINER, with any further arguments."""
+    return tuple(command[: len(TRAINER)]) == TRAINER
+
+
 class RunError(Exception):
     """A run cannot be described, started or stopped; the message is one line for the user."""
 

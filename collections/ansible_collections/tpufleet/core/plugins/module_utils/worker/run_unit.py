@@ -12,7 +12,7 @@ from .end_state import KILLED_REASONS, ProcessState, end_state
 from .error_line import error_line, last_attempt
 from .process import MAX_LAUNCH_BYTES, launch_summary
 from .python_env import is_complete
-from .run import TRAINER, WorkerPaths
+from .run import WorkerPaths, runs_trainer
 from .run_files import (
     Exit,
     Heartbeat,
@@ -73,8 +73,7 @@ def observe(
         # exit.json.
         ended = None
     ended = ended or end_by_systemd(unit, launched.get("attempt"))
-    command = tuple(launched.get("command") or ())
-    is_own_trainer = command[: len(TRAINER)] == TRAINER
+    is_own_trainer = runs_trainer(launched.get("command") or ())
     observed = process_state(unit, heartbeat, ended, rendezvous, is_own_trainer)
     is_active = observed.state in ACTIVE_STATES
     reported = rendezvous

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...module_utils.worker.contract import ATTEMPT_PORTS, OUTPUTS
 from ...module_utils.worker.launch_spec import LaunchSpec
-from ...module_utils.worker.run import TRAINER, RunError, WorkerPaths
+from ...module_utils.worker.run import TRAINER, RunError, WorkerPaths, runs_trainer
 from .run_plan import Placement, Worker, place_processes
 
 OPTIONS = {
@@ -38,8 +38,7 @@ def check_trainer(launch: LaunchSpec, command: str) -> None:
     A run with a container image is refused, too, because these commands need the environment of the
     lock file. ``launch`` is the run's last launch, ``command`` the command's name, for the error.
     """
-    is_own = launch.command[: len(TRAINER)] == TRAINER and launch.config is not None
-    if is_own and not launch.image:
+    if runs_trainer(launch.command) and launch.config is not None and not launch.image:
         return
     raise RunError(
         f"run {launch.run}: {command}.yml needs a run of this project's trainer, launched with a "
@@ -141,7 +140,7 @@ def compile_arguments(
     The list is empty if the controller can't compile the step: if the launch uses another trainer,
     an image, a single chip or CPUs, or if the TPU's generation is not in COMPILED_FOR.
     """
-    is_own = launch.command[: len(TRAINER)] == TRAINER and not launch.image
+    is_own = runs_trainer(launch.command) and not launch.image
     is_on_tpu = launch.jax_requirements == "worker-tpu" and generation in COMPILED_FOR
     if not is_own or not is_on_tpu or launch.chip >= 0:
         return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...module_utils.cloud.errors import CloudError
 from ...module_utils.worker.done_marker import DoneMarker
-from ...module_utils.worker.run import TRAINER, overlap
+from ...module_utils.worker.run import overlap, runs_trainer
 from ...module_utils.worker.run_state import RunState
 from .actor import Actor
 from .causes import Cause, CauseCode
@@ -392,6 +392,6 @@ def _tpu_ids(observed: Observation) -> list[tuple[str, str]]:
 def _release_missing(record: RunRecord, path: str) -> Cause:
     launch = record.launch
     options = [] if launch.config is None else [f"-e config={launch.config_name}"]
-    if launch.command[: len(TRAINER)] != TRAINER:
+    if not runs_trainer(launch.command):
         options.append("-e command='\"PROGRAM ARGUMENT …\"'")
     return Cause.of(CauseCode.RELEASE_MISSING, path=path, run=record.run, options=" ".join(options))
