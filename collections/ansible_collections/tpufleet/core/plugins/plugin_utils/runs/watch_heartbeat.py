@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Any
 
 from .causes import one_line
+from .history import parse_time
 from .record_error import RecordError
 from .record_store import RecordStore, record_store
 from .status import age_text
 
 _CONTROLLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_MAX_SECONDS = 1e10
 _MAX_TEXT = 500
 
 
@@ -67,17 +67,14 @@ def parse_heartbeat(value: object) -> Heartbeat:
         raise HeartbeatError("heartbeat of the watch: invalid controller")
     if not isinstance(error, str):
         raise HeartbeatError("heartbeat of the watch: the value of error is not a string")
-    try:
-        outcome = PassOutcome(str(value.get("outcome")))
-    except ValueError:
-        raise HeartbeatError("heartbeat of the watch: invalid outcome") from None
-    return Heartbeat(
-        controller,
-        _seconds(value, "ended_at"),
-        _seconds(value, "duration_s"),
-        outcome,
-        one_line(error)[:_MAX_TEXT],
-    )
+    fields: dict[str, Any] = {"controller": controller, "error": one_line(error)[:_MAX_TEXT]}
+    parsers = {"ended_at": parse_time, "duration_s": parse_time, "outcome": PassOutcome}
+    for name, parse in parsers.items():
+        try:
+            fields[name] = parse(value.get(name))
+        except ValueError:
+            raise HeartbeatError(f"heartbeat of the watch: invalid {name}") from None
+    return Heartbeat(**fields)
 
 
 def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, Any]) -> None:
@@ -132,14 +129,6 @@ def heartbeat_line(heartbeats: Sequence[Heartbeat], now: float) -> str:
     if last.has_failed:
         line += f", failed: {last.error}" if last.error else ", failed"
     return line
-
-
-def _seconds(value: Mapping[str, Any], name: str) -> float:
-    seconds = value.get(name)
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds <= _MAX_SECONDS:
-        raise HeartbeatError(f"heartbeat of the watch: invalid {name}")
-    return float(seconds)
 
 
 def _documents(fleet_state: str, api: Mapping[str, Any]) -> RecordStore:
