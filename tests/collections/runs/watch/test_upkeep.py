@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import upkeep as upkeep_module
@@ -25,7 +26,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import (
     idle_since,
     in_use,
     prune,
-    releases_to_delete,
 )
 
 from tests.collections.runs.passes import POD, Controller
@@ -111,26 +111,31 @@ def test_idle_time_starts_at_the_first_idle_pass_or_at_its_valid_stored_time(sto
     assert idle_since(stored, "7", is_in_use=True, now=NOW) == 0
 
 
-def test_the_newest_and_young_unused_releases_stay():
+def make_release(path: Path, age: float) -> None:
+    path.mkdir()
+    os.utime(path, (NOW - age, NOW - age))
+
+
+def test_the_newest_and_young_unused_releases_stay(tmp_path):
     names = [f"{index:016x}" for index in range(9)]
-    old = {name: NOW - YOUNG_SECONDS * (index + 2) for index, name in enumerate(names)}
-    young = {"f" * 16: NOW - 10}
-    records = [
-        run_record("a", release=names[8], wanted="stopped"),
-        run_record("b", release=names[7], wanted="done"),
-    ]
+    for index, name in enumerate(names):
+        make_release(tmp_path / name, age=YOUNG_SECONDS * (index + 2))
+    make_release(tmp_path / ("f" * 16), age=10)
+    records = {
+        "a": run_record("a", release=names[8], wanted="stopped"),
+        "b": run_record("b", release=names[7], wanted="done"),
+    }
 
-    deleted = releases_to_delete(old | young, records, NOW)
-
-    assert deleted == names[4:8]
-    assert len(old | young) - len(deleted) == RETAINED_RELEASES + 1
+    assert prune(tmp_path, Records(records), NOW) == names[4:8]
+    assert len(list(tmp_path.iterdir())) == RETAINED_RELEASES + 1
 
 
-def test_a_release_that_is_exactly_a_day_old_stays():
-    cached = {f"{index:016x}": NOW - YOUNG_SECONDS for index in range(RETAINED_RELEASES + 1)}
+def test_a_release_that_is_exactly_a_day_old_stays(tmp_path):
+    for index in range(RETAINED_RELEASES + 1):
+        make_release(tmp_path / f"{index:016x}", age=YOUNG_SECONDS)
 
-    assert releases_to_delete(cached, [], NOW) == []
-    assert len(releases_to_delete(cached, [], NOW + 1)) == 1
+    assert prune(tmp_path, Records({}), NOW) == []
+    assert len(prune(tmp_path, Records({}), NOW + 1)) == 1
 
 
 def test_hosts_of_other_tpus_do_not_count_as_use_of_a_tpu():

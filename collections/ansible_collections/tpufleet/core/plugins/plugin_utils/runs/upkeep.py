@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any
 from ...module_utils.cloud.errors import CloudError
 from ...module_utils.worker.node_identity import NodeIdentity
 from ..fleet.spec import FleetEntry, parse_fleet
+from .causes import Cause, CauseCode
 from .event_kind import DesiredState
-from .lease import Claim, LeaseHeldError, lease_of_tpu
+from .lease import Claim, LeaseHeldError, lease_name
 from .observation import READY, ObservedTpu
 from .observe import SNAPSHOT_VALID_S, Snapshot, reported_runs
 from .record_error import RecordConflictError, RecordError
 from .release_cache import RELEASES
+from .status import cause_text
 
 if TYPE_CHECKING:
     from .record import RunRecord
     from .record_store import RecordStore
     from .store import Records
     from .watch_pass import WatchPass
+
+RETAINED_RELEASES = 5
+"""How many cached releases to keep although no run needs them: the newest ones."""
+YOUNG_SECONDS = 86400
+"""Releases younger than this are not deleted: their launch may not have written a record yet."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Upkeep:
         """Delete a TPU; return the error ("" on success), or None if the TPU must stay for now."""
         node, label = NodeIdentity(tpu.name, tpu.zone, tpu.id), f"TPU {tpu.name} ({tpu.zone})"
         try:
-            with self.watch.leases.held(lease_of_tpu(tpu.name)) as lease:
+            with self.watch.leases.held(lease_name(tpu.name)) as lease:
                 # Check for a blocker here, not in the Claim: actor.delete() would return the
                 # blocker as an error, but a TPU that must stay for now is no error.
                 if blocker := self._blocker(tpu, snapshot):
@@ -128,10 +135,7 @@ class Upkeep:
         """Return why a TPU must not be deleted now; empty if it may be deleted."""
         age = self.watch.clock() - snapshot.asked_at
         if age > SNAPSHOT_VALID_S:
-            return (
-                f"the last report of its workers is {age:.0f} s old, so the next pass gets a "
-                "new one first"
-            )
+            return cause_text(Cause.of(CauseCode.ANSWERS_TOO_OLD, seconds=age))
         try:
             # Read the records again: a run may have been launched since the pass began.
             records = self.watch.store.read_all()
@@ -190,22 +194,29 @@ def prune(
 def _unneeded(
     releases: Path, cached: Mapping[str, float], records: Records, now: float
 ) -> list[str]:
-    """Return the releases to delete; set the modification time of needed ones to ``now``."""
+    """Return the releases to delete; set the modification time of needed ones to ``now``.
+
+    ``cached`` maps each cached release to its modification time in unix seconds. A release is
+    needed if the record of a run that is not done names it. Of the others, the newest
+    RETAINED_RELEASES and those younger than YOUNG_SECONDS are kept.
+    """
     if records.unusable:
         return []
-    for record in records.usable.values():
-        release = record.launch.release
-        if record.wanted is not DesiredState.DONE and release in cached:
-            # The release may be missing for a moment while another process replaces it.
-            with contextlib.suppress(OSError):
-                os.utime(releases / release, (now, now))
-    return releases_to_delete(cached, records.usable.values(), now)
-
-
-RETAINED_RELEASES = 5
-"""How many cached releases to keep although no run needs them: the newest ones."""
-YOUNG_SECONDS = 86400
-"""Releases younger than this are not deleted: their launch may not have written a record yet."""
+    needed = {
+        record.launch.release
+        for record in records.usable.values()
+        if record.wanted is not DesiredState.DONE
+    }
+    for release in needed & cached.keys():
+        # The release may be missing for a moment while another process replaces it.
+        with contextlib.suppress(OSError):
+            os.utime(releases / release, (now, now))
+    unneeded = sorted(
+        (name for name in cached if name not in needed), key=lambda name: -cached[name]
+    )
+    return sorted(
+        name for name in unneeded[RETAINED_RELEASES:] if now - cached[name] > YOUNG_SECONDS
+    )
 
 
 def in_use(tpu: ObservedTpu, snapshot: Snapshot, records: Iterable[RunRecord]) -> bool:
@@ -261,21 +272,3 @@ def idle_since(memory: Mapping[str, Any], node_id: str, is_in_use: bool, now: fl
     since = memory.get("since")
     is_same = memory.get("id") == node_id and isinstance(since, (int, float)) and since > 0
     return float(since) if is_same and since <= now else now
-
-
-def releases_to_delete(
-    cached: Mapping[str, float], records: Iterable[RunRecord], now: float
-) -> list[str]:
-    """Return the names of the cached releases to delete.
-
-    ``cached`` maps each cached release to its modification time in unix seconds. A release is kept
-    if the record of a run that is not done names it. Of the others, the newest RETAINED_RELEASES
-    and those younger than YOUNG_SECONDS are kept.
-    """
-    needed = {record.launch.release for record in records if record.wanted is not DesiredState.DONE}
-    unneeded = sorted(
-        (name for name in cached if name not in needed), key=lambda name: -cached[name]
-    )
-    return sorted(
-        name for name in unneeded[RETAINED_RELEASES:] if now - cached[name] > YOUNG_SECONDS
-    )
