@@ -7,7 +7,6 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import 
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_state import RunState
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.causes import Cause, CauseCode
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import Action
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import lease_name
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import RecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import UnusableRecord
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_memory import Limits
@@ -56,7 +55,6 @@ def test_runs_are_grouped_by_tpu_with_the_latest_launch_first():
     groups = [[record.run for record in group] for group in by_tpu(records)]
 
     assert groups == [["new", "old", "a", "b"], ["far"]]
-    assert lease_name(records[2]) == "runs-of-other"
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .record_error import RecordConflictError, RecordError
-
-if TYPE_CHECKING:
-    from .record import RunRecord
-    from .record_store import RecordStore
+from .record_store import RecordStore, record_store
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0
@@ -93,6 +90,11 @@ class Leases:
         monotonic: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self.documents, self.clock, self.monotonic = documents, clock, monotonic
+
+    @classmethod
+    def of(cls, fleet_state: str, api: Mapping[str, Any]) -> Leases:
+        """Open the leases of ``fleet_state``. ``api`` is the inventory's variable ``tpu_api``."""
+        return cls(record_store(f"{fleet_state.rstrip('/')}/watch", api))
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[Lease]:
@@ -228,11 +230,6 @@ class Claim:
     blocker: Callable[[], str]
 
 
-def lease_name(record: RunRecord) -> str:
-    """Return the name of the lease that covers a run's TPU and all runs of that TPU."""
-    return lease_of_tpu(record.launch.tpu)
-
-
-def lease_of_tpu(name: str) -> str:
-    """Return the name of the lease on a TPU and all its runs."""
-    return f"runs-of-{name}"
+def lease_name(tpu: str) -> str:
+    """Return the name of the lease on a TPU and all its runs. ``tpu`` is the TPU's name."""
+    return f"runs-of-{tpu}"

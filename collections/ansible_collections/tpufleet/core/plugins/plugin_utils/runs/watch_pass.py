@@ -181,7 +181,7 @@ class WatchPass:
             self.log(outcome.text)
             return outcome
         try:
-            with self.leases.held(lease_name(record)) as lease:
+            with self.leases.held(lease_name(record.launch.tpu)) as lease:
                 return self._act_leased(record, decision, snapshot, lease, outcome)
         except LeaseHeldError as held:
             return outcome.without_action(Cause.of(CauseCode.LEASE_HELD, error=str(held)))
@@ -356,7 +356,7 @@ def by_tpu(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Group runs by TPU; within a group, the run that became wanted last comes first."""
     groups: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (-(record.wanted_since or 0), record.run)):
-        groups.setdefault(lease_name(record), []).append(record)
+        groups.setdefault(record.launch.tpu, []).append(record)
     return list(groups.values())
 
 
