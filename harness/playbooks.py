@@ -9,9 +9,7 @@ from typing import Any, Protocol
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.fleet_name import (
     DEFAULT_FLEET_NAME,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
-    LABEL,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from localcloud.local_cloud import PROJECT_ROOT as ROOT
 

@@ -115,11 +115,7 @@ def test_the_error_about_a_queued_resource_with_tpus_names_the_option_that_delet
     assert "To delete its TPUs, too, set force: true" in result["msg"]
 
 
-def test_no_token_is_printed_at_the_highest_verbosity(
-    environment,
-    scripted: ScriptedApi,
-    tmp_path,
-):
+def test_no_token_is_printed_at_the_highest_verbosity(environment, scripted: ScriptedApi, tmp_path):
     folder = tmp_path / "inventory"
     folder.mkdir()
     lines = [f"{key}: {value}" for key, value in scripted.api.items()]

@@ -11,9 +11,7 @@ from ansible_collections.tpufleet.core.plugins.action import doctor, shared_disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.fleet_name import (
     DEFAULT_FLEET_NAME,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import (
-    LABEL,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from harness.playbooks import ROOT
 from tests.collections.running_actions import api_variable, run_action

@@ -17,10 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile impo
     delete,
     delete_requests,
 )
-from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import (
-    parse_fleet,
-    select,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet, select
 
 from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import cloud_of, make, present

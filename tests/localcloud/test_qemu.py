@@ -14,14 +14,7 @@ from localcloud.local_cloud import PROJECT_ROOT
 from localcloud.machines import processes
 from localcloud.machines.qemu import QemuMachines
 from tests.localcloud import real_machines
-from tests.localcloud.real_machines import (
-    NODES,
-    ZONE,
-    addresses,
-    create,
-    ready,
-    until,
-)
+from tests.localcloud.real_machines import NODES, ZONE, addresses, create, ready, until
 
 pytestmark = pytest.mark.qemu
 PROJECT = "projects/local-fleet"

@@ -14,9 +14,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import image as module
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import image_install
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract import IMAGE
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import (
-    DiskFullError,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.from_leader import DiskFullError
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.image import (
     Image,
     data_mounts,
@@ -37,9 +35,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.launch_spec i
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import environment
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import (
-    image_problem,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_start import image_problem
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import checked_image
 from hypothesis import given, settings
 from hypothesis import strategies as st

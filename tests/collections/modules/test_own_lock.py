@@ -55,9 +55,7 @@ def workspace(tmp_path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def test_a_file_prefers_versions_of_the_project_but_its_includes_can_require_others(
-    workspace,
-):
+def test_a_file_prefers_versions_of_the_project_but_its_includes_can_require_others(workspace):
     workspace.file.with_name("more.in").write_text("pear >= 2\n")
     workspace.file.write_text("apple\n-r more.in\n")
 

@@ -10,10 +10,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.devices impor
     holders,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.node_identity import NodeIdentity
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    WorkerPaths,
-    overlap,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths, overlap
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.chip_hosts import (
     INHERITED_VARIABLES,

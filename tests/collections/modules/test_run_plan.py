@@ -9,9 +9,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.contract impo
     coordinator_port,
     rendezvous_port,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import (
-    contract_variables,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import contract_variables
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import (
     PLACEHOLDERS,

@@ -14,10 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     run_unit,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    RunError,
-    check_name,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, check_name
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
     loss_reason,
     unwritable_reason,

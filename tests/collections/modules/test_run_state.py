@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import units
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
-from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import (
-    RunError,
-    WorkerPaths,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
     read_heartbeat,

@@ -5,10 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
-    python_env,
-    wheels,
-)
+from ansible_collections.tpufleet.core.plugins.module_utils.worker import python_env, wheels
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import (
     EnvError,
     check_free_space,

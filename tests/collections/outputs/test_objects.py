@@ -25,13 +25,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.objects impo
 
 from harness.emulated_storage import BUCKET, put_object
 from harness.scripted_api import error
-from harness.stored_output import (
-    QUICK,
-    attempt,
-    content_of,
-    in_bucket,
-    in_directory,
-)
+from harness.stored_output import QUICK, attempt, content_of, in_bucket, in_directory
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n")
 

@@ -20,9 +20,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.done_marker i
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.modules import run as run_module
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import (
-    read_done_marker,
-)
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.done_marker import read_done_marker
 from hypothesis import given
 from hypothesis import strategies as st
 
