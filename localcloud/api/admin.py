@@ -17,6 +17,7 @@ from typing import Any
 from localcloud.api.catalog import PROJECT_ID, name_of
 from localcloud.api.clock import timestamp
 from localcloud.api.errors import ApiError, failed_precondition, invalid, not_found
+from localcloud.api.jobs import StoppingError
 from localcloud.api.message import Choice, Message, Repeated, read
 from localcloud.api.methods import Methods, chosen_workers
 from localcloud.api.node_message import HEALTHS, SYMPTOMS, write
@@ -155,6 +156,8 @@ class Admin(Methods):
         except MachineError as error:
             message = f"{node.node_id} is preempted, but a machine cannot be deleted: {error}"
             raise ApiError(500, message) from error
+        except StoppingError:
+            pass  # the next server deletes the remaining machines of the preempted node
         current = self._nodes.find(node.uid)
         return write(current) if current else {}
 

@@ -81,7 +81,7 @@ class Lifecycle:
         """Preempt a READY or RESTARTING node: mark it PREEMPTED, then delete its machines.
 
         Raises HTTP 400 if the node is in another state, MachineError if a machine cannot be
-        deleted.
+        deleted, StoppingError if the server stops before all machines are deleted.
         """
         self._mark_preempted(node)
         try:

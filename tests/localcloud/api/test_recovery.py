@@ -71,6 +71,18 @@ def test_an_interrupted_preemption_is_completed_without_a_restart_of_the_machine
     assert local_api.machines.starts == starts
 
 
+def test_a_preemption_while_the_server_stops_succeeds_and_the_next_one_completes_it(local_api):
+    local_api.ready("one")
+    local_api.server._jobs.stop(0)
+
+    answer = local_api.preempt("one")
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "PREEMPTED")
+    local_api.halt()
+    local_api.boot()
+    wait_for(lambda: not local_api.machines.specs)
+
+
 def test_a_creation_interrupted_by_a_stop_resumes_at_the_next_start(local_api):
     local_api.machines.hold = threading.Event()
     operation = local_api.create("one", acceleratorType="v4-64")
