@@ -77,3 +77,21 @@ def play(
 def flat(result: subprocess.CompletedProcess[str]) -> str:
     """Return the output without the line breaks that Ansible inserts."""
     return " ".join((result.stdout + result.stderr).split())
+
+
+def output_of(
+    environment: dict[str, str], playbook: str | Path, *arguments: str, **options: Any
+) -> str:
+    """Run a playbook, which must succeed, as ``play`` does; return its output without breaks."""
+    result = play(environment, playbook, *arguments, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return flat(result)
+
+
+def error_of(
+    environment: dict[str, str], playbook: str | Path, *arguments: str, **options: Any
+) -> str:
+    """Run a playbook, which must fail, as ``play`` does; return its output without breaks."""
+    result = play(environment, playbook, *arguments, **options)
+    assert result.returncode != 0, result.stdout + result.stderr
+    return flat(result)

@@ -18,7 +18,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.reconcile import create
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
-from harness.playbooks import OURS, flat, play
+from harness.playbooks import OURS, output_of
 from harness.scripted_api import PROJECT, ZONE, Reply, error, node
 from tests.collections.local_client import changes, fleet_options, make
 from tests.collections.running_actions import api_variable, run_action
@@ -142,8 +142,7 @@ def test_disks_are_deleted_with_their_tpu_only_on_request(environment, local_api
     delete(local_api, disks=False)
     assert disk(api) is not None
     options = (*fleet_options(tmp_path, POD), "-e", "tpu=demo", "-e", "disks=true")
-    deletion = play(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
-    assert deletion.returncode == 0, flat(deletion)
+    output_of(environment, "playbooks/delete.yml", *options, "-e", "yes=true")
     assert disk(api) is None
 
 

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.inventory_grou
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status_table import foreign_line
 
-from harness.playbooks import OURS, environment_of, flat, play
+from harness.playbooks import OURS, environment_of, error_of, flat, output_of, play
 from tests.collections.local_client import store_record
 from tests.collections.test_fleet import DEMO
 
@@ -120,10 +120,9 @@ def test_status_shows_foreign_tpus_in_one_line(environment, tmp_path):
 
 def test_status_shows_foreign_tpus_even_if_the_fleet_has_none(local_api):
     local_api.ready("theirs")
-    result = play(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
+    output = output_of(environment_of(local_api), "playbooks/status.yml", *NO_SSH)
 
-    assert result.returncode == 0, flat(result)
-    assert "not of this fleet: 1 TPU, theirs" in flat(result)
+    assert "not of this fleet: 1 TPU, theirs" in output
 
 
 def test_status_has_no_line_without_foreign_tpus():
@@ -162,13 +161,17 @@ def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(envir
 @pytest.mark.parametrize("verb", ["train.yml", "playbooks/push.yml"])
 def test_an_unknown_tpu_is_refused_with_the_known_ones_most_similar_first(environment, verb):
     arguments = ("-e", "run=mine", "-e", "command=true", "-e", "tpu=thiers")
-    result = play(environment, verb, *arguments)
+    output = error_of(environment, verb, *arguments)
 
-    assert result.returncode != 0
-    output = flat(result)
     assert "tpu=thiers: no TPU of this name exists" in output
     assert "Known TPUs: theirs, " in output
     assert output.index("Known TPUs") < output.index("create.yml -e tpu=thiers")
+
+
+def test_status_of_an_unknown_tpu_is_refused(environment):
+    output = error_of(environment, "playbooks/status.yml", "-e", "tpu=thiers")
+
+    assert "tpu=thiers: no TPU of this name exists" in output
 
 
 @pytest.mark.parametrize(

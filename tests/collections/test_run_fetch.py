@@ -21,7 +21,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.checkpoint_so
 )
 
 from harness.emulated_storage import put_object
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, error_of, output_of
 from harness.stored_output import QUICK
 from tests.collections.local_client import store_record
 from tests.collections.running_modules import run_module
@@ -322,34 +322,32 @@ def test_if_the_bucket_is_unavailable_the_module_succeeds_and_returns_the_error(
     assert not result["changed"]
 
 
-def fetched(emulator, local_api, to, **fields):
-    """Run fetch.yml for a run that has only its record and its checkpoints left."""
+@pytest.fixture
+def fetch_arguments(emulator, local_api, tmp_path):
+    """The arguments of a playbook that copies the newest checkpoint of the run mine to tmp_path."""
     (local_api.state / "bucket-endpoint").write_text(emulator)
-    store_record(local_api, **fields)
-    arguments = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={to}")
-    return play(environment_of(local_api), "playbooks/fetch.yml", *arguments)
+    arguments = ("-e", "run=mine", "-e", "checkpoints=newest", "-e", f"to={tmp_path}")
+    return environment_of(local_api), "playbooks/fetch.yml", *arguments
 
 
 def test_fetch_copies_checkpoints_from_the_bucket_when_no_tpu_is_left(
-    emulator, local_api, tmp_path
+    fetch_arguments, emulator, local_api, tmp_path
 ):
     put(Bucket("gs://fleet/played/mine", address=emulator), of(s10=GOOD))
+    store_record(local_api, checkpoints="gs://fleet/played/mine")
 
-    result = fetched(emulator, local_api, tmp_path, checkpoints="gs://fleet/played/mine")
+    output_of(*fetch_arguments)
 
-    assert result.returncode == 0, result.stdout + result.stderr
     assert "10/manifest.json" in files_in(tmp_path / "checkpoints")
 
 
 def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
-    emulator, local_api, tmp_path
+    fetch_arguments, emulator, local_api
 ):
     put(Bucket("gs://fleet/cut/mine", address=emulator), of(s10=WEIGHTS))
+    store_record(local_api, checkpoints="gs://fleet/cut/mine", command=["python", "mine.py"])
 
-    fields = {"checkpoints": "gs://fleet/cut/mine", "command": ["python", "mine.py"]}
-    result = fetched(emulator, local_api, tmp_path, **fields)
+    output = error_of(*fetch_arguments)
 
-    output = flat(result)
-    assert result.returncode != 0
     assert "no finished checkpoint (10: it has no commit_success.txt" in output
     assert output.index("Copy an archive of the run") < output.index("no finished checkpoint")

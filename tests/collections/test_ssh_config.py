@@ -7,7 +7,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ssh_config import ssh_config
 
-from harness.playbooks import OURS, play
+from harness.playbooks import OURS, output_of
 
 W0 = {
     "ansible_host": "10.0.0.2",
@@ -70,8 +70,7 @@ def hosts(text):
 def succeeds(laptop, playbook, *options):
     """Run a playbook that must succeed, without its tasks on the workers."""
     only_here = ("-i", f"{laptop['HOME']}/hosts.ini", "--limit", "localhost")
-    result = play(laptop, f"playbooks/{playbook}.yml", *only_here, *options)
-    assert result.returncode == 0, result.stdout + result.stderr
+    output_of(laptop, f"playbooks/{playbook}.yml", *only_here, *options)
 
 
 def test_the_file_is_updated_by_deletions_but_not_for_another_fleet_or_a_partial_inventory(

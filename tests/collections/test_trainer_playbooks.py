@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, error_of, flat, play
 from harness.valid_record import record_fields
 
 
@@ -19,11 +19,8 @@ def run_playbook(local_api):
         folder = local_api.state / "fleet/runs"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mine.json").write_text(json.dumps(record_fields(**fields)))
-        result = play(
-            environment_of(local_api), f"playbooks/{playbook}.yml", "-e", "run=mine", *options
-        )
-        assert result.returncode != 0
-        return flat(result)
+        environment = environment_of(local_api)
+        return error_of(environment, f"playbooks/{playbook}.yml", "-e", "run=mine", *options)
 
     return run
 

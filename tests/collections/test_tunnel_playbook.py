@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.playbooks import flat, play
+from harness.playbooks import error_of, flat, play
 from tests.collections.role_templates import evaluated, loaded
 
 FAILING = ("ansible.builtin.fail", "ansible.builtin.wait_for")
@@ -25,10 +25,9 @@ def inventory(tmp_path) -> str:
 
 
 def test_an_unknown_app_is_an_error_that_lists_the_known_ones(environment, inventory):
-    result = play(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=inventory)
-    assert result.returncode != 0
-    assert "open=zoo: expected jupyter or tensorboard" in flat(result)
-    assert "changed=0" in flat(result)
+    output = error_of(environment, "playbooks/tunnel.yml", "-e", "open=zoo", inventory=inventory)
+    assert "open=zoo: expected jupyter or tensorboard" in output
+    assert "changed=0" in output
 
 
 def test_root_runs_no_code_of_the_environment_or_the_release(environment, inventory, tmp_path):
@@ -45,7 +44,7 @@ def test_root_runs_no_code_of_the_environment_or_the_release(environment, invent
     assert arguments.startswith("--user=tpufleet -- /opt/tpufleet/programs/tpufleet-python -c")
 
 
-def error_of(tasks: list[dict[str, Any]], name: str, **variables: Any) -> str:
+def task_error(tasks: list[dict[str, Any]], name: str, **variables: Any) -> str:
     """Return the error of the task with this name, for these variables."""
     [task] = [task for task in tasks if task["name"] == name]
     [error] = [options["msg"] for module, options in task.items() if module in FAILING]
@@ -67,7 +66,7 @@ def test_the_error_about_an_app_without_a_python_environment_has_its_reason(stde
     tasks = loaded("playbooks/tasks/open_app.yml")
     check = {"rc": code, "stderr": stderr}
 
-    text = error_of(tasks, "Fail if the app cannot start", app_check=check, app_package="a")
+    text = task_error(tasks, "Fail if the app cannot start", app_check=check, app_package="a")
 
     assert text.startswith(error)
 
@@ -77,7 +76,7 @@ def test_the_port_after_the_last_one_is_the_first_that_any_program_may_use():
     [ports] = [task["block"] for task in tunnel["tasks"] if task["name"].startswith("Check the po")]
     name = "Fail if another tunnel or program uses the local port"
 
-    text = error_of(ports, name, tunnel_local_port=65535, tunnel_options=["-e open=jupyter"])
+    text = task_error(ports, name, tunnel_local_port=65535, tunnel_options=["-e open=jupyter"])
 
     assert text.endswith("playbooks/tunnel.yml -e open=jupyter -e local_port=49152")
 
@@ -115,12 +114,11 @@ def test_a_local_port_that_is_in_use_is_an_error_before_the_app_starts(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         options = ("-e", "open=jupyter", "-e", f"local_port={port}")
-        result = play(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
-    assert result.returncode != 0
+        output = error_of(environment, "playbooks/tunnel.yml", *options, inventory=inventory)
     assert (
         f"uses port {port}. Choose another port: ansible-playbook playbooks/tunnel.yml "
         f"-e open=jupyter -e local_port={port + 1}"
-    ) in flat(result)
+    ) in output
     assert len(asked.read_text().splitlines()) == 1
 
 

@@ -41,7 +41,16 @@ UNMARKED_BLOCK = re.compile(
 COMMAND_LINE = re.compile(
     r"^ *(?:\$ |ansible|make |python |gcloud |export |requirements/|\.venv)", re.MULTILINE
 )
-RUN_FUNCTIONS = {"play", "error_of", "must_play", "playbook", "must_run", "command", "run"}
+RUN_FUNCTIONS = {
+    "play",
+    "output_of",
+    "error_of",
+    "must_play",
+    "playbook",
+    "must_run",
+    "command",
+    "run",
+}
 _FIRST = re.compile(r"ansible(?:-\w+)?|.+\.yml")
 _MAY_RUN = re.compile(r"""["']ansible|\.yml["']""")
 NUMBER = re.compile(r"\d+(?:\\?\.\d+)*")

@@ -7,7 +7,7 @@ import pytest
 from ansible_collections.tpufleet.core.plugins.action import stored_output
 
 from harness.emulated_storage import BUCKET, put_object
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, error_of, output_of
 from harness.stored_output import EXITS, START_TIME, attempt, in_directory, jsonl, line
 from harness.valid_record import record_fields
 from tests.collections.running_actions import run_action
@@ -82,17 +82,12 @@ LOCATIONS = [("bucket", "finished"), ("directory", "crashed")]
 in_both = pytest.mark.parametrize(("environment", "run"), LOCATIONS, indirect=["environment"])
 
 
-def output_of(environment, playbook, *arguments):
-    """Run a playbook; return the output. ``arguments`` may have the paths of more playbooks."""
-    result = play(environment, f"playbooks/{playbook}.yml", *arguments)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return flat(result)
-
-
 @in_both
 def test_logs_status_and_fetch_show_a_run_whose_tpu_is_gone(environment, run, tmp_path):
     options = ("-e", f"run={run}", "-e", f"to={tmp_path}", "-e", "bundle=true")
-    text = output_of(environment, "logs", "playbooks/status.yml", "playbooks/fetch.yml", *options)
+    text = output_of(
+        environment, "playbooks/logs.yml", "playbooks/status.yml", "playbooks/fetch.yml", *options
+    )
 
     assert f"run {run}: no worker has it. The log of attempt 2, from " in text
     assert f"pod-w0: ValueError: the end of {run}" in text
@@ -127,7 +122,7 @@ def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(
     environment, local_api, tmp_path
 ):
     to = tmp_path / "to"
-    options = ("fetch", "-e", "run=killed", "-e", f"to={to}", "-e", "bundle=true")
+    options = ("playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={to}", "-e", "bundle=true")
     predicted = output_of(environment, *options, "--check")
     assert "changed=1" in predicted
     assert "/to/ATTEMPT/PROCESS would have the output from" in predicted
@@ -144,7 +139,7 @@ def test_report_shows_runs_of_the_bucket_and_of_the_directory(environment, local
     folder, page = local_api.state / "fleet", tmp_path / "report.html"
     (folder / "runs/crashed.json").write_text(json.dumps(record("crashed", "")))
     in_directory(folder / "outputs", objects("crashed"))
-    output_of(environment, "report", "-e", f"report={page}")
+    output_of(environment, "playbooks/report.yml", "-e", f"report={page}")
     text = page.read_text()
     for run in RUNS:
         assert RUNS[run][1] in text
@@ -186,10 +181,9 @@ def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
 ):
     arguments = ("-e", "run=killed", "-e", f"to={tmp_path}/to")
     inventory = worker_in(tmp_path, "/missing/python")
-    result = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
-    assert result.returncode != 0
-    assert "output not copied: pod-w0: " in flat(result)
-    assert "run killed: new output is missing in the copy: pod-w0: " in flat(result)
+    output = error_of(environment, "playbooks/fetch.yml", *arguments, *inventory)
+    assert "output not copied: pod-w0: " in output
+    assert "run killed: new output is missing in the copy: pod-w0: " in output
     assert (tmp_path / "to/2/0/log").exists()
 
 
@@ -201,7 +195,9 @@ def test_output_is_still_collected_from_workers_after_a_bucket_is_set(
     if was_collected:
         (local_api.state / "fleet/outputs/.collected").mkdir(parents=True)
     arguments = ("-e", "run=killed", "-e", f"outputs=gs://{BUCKET}/runs", "-e", f"to={tmp_path}/to")
-    text = output_of(environment, "fetch", *arguments, *worker_in(tmp_path, "/missing/python"))
+    text = output_of(
+        environment, "playbooks/fetch.yml", *arguments, *worker_in(tmp_path, "/missing/python")
+    )
     assert ("output not copied: pod-w0" in text) == was_collected
 
 
@@ -218,9 +214,8 @@ def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
     }
     arguments = ("-e", "run=killed", "-e", "checkpoints=newest", "-e", f"to={tmp_path}/to")
     inventory = worker_in(tmp_path) if workers == "lost" else ()
-    result = play(environment, "playbooks/fetch.yml", *arguments, *inventory)
-    assert result.returncode != 0
-    assert f"worker 0 did not return them ({reasons[workers]}" in flat(result)
+    output = error_of(environment, "playbooks/fetch.yml", *arguments, *inventory)
+    assert f"worker 0 did not return them ({reasons[workers]}" in output
     assert (tmp_path / "to/2/0/log").exists()
 
 
@@ -233,24 +228,21 @@ def test_fetch_fails_at_its_end_if_the_checkpoint_is_missing(
     ],
 )
 def test_an_unknown_run_is_named_in_the_error(environment, playbook, texts):
-    result = play(environment, f"playbooks/{playbook}.yml", "-e", "run=kiled")
-    assert result.returncode != 0
-    assert all(text in flat(result) for text in texts)
+    output = error_of(environment, f"playbooks/{playbook}.yml", "-e", "run=kiled")
+    assert all(text in output for text in texts)
 
 
 @in_bucket
 def test_logs_without_a_run_fails_if_no_worker_is_ready(environment):
-    result = play(environment, "playbooks/logs.yml")
-    assert result.returncode != 0
-    assert "no worker is READY" in flat(result)
+    assert "no worker is READY" in error_of(environment, "playbooks/logs.yml")
 
 
 @in_bucket
 def test_a_bucket_that_cannot_be_read_is_named(environment, tmp_path):
     environment["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
-    result = play(environment, "playbooks/fetch.yml", "-e", "run=killed", "-e", f"to={tmp_path}/to")
-    assert result.returncode != 0
-    assert "no answer from http://127.0.0.1:1" in flat(result)
+    options = ("-e", "run=killed", "-e", f"to={tmp_path}/to")
+    output = error_of(environment, "playbooks/fetch.yml", *options)
+    assert "no answer from http://127.0.0.1:1" in output
     assert not (tmp_path / "to").exists()
 
 
