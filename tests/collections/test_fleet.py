@@ -283,9 +283,7 @@ def test_recreating_a_tpu_deletes_the_request_of_the_old_one(api, entry, request
     assert before["createTime"] not in [resource["createTime"] for resource in after]
 
 
-@pytest.mark.parametrize(
-    "options", [{"recreate": False}, {"recreate": True, "confirmed": frozenset()}]
-)
+@pytest.mark.parametrize("options", [{"recreate": False, "confirmed": None}, {"recreate": True}])
 def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_api, options):
     first = make_queued_ready(api)
 
@@ -294,6 +292,16 @@ def test_a_queued_tpu_that_differs_is_not_recreated_without_consent(api, local_a
     assert result.reason == "different"
     assert local_api.node("demo")["id"] == first.node.id
     assert len(api.list_queued_resources()) == 1
+
+
+def test_the_deletion_of_a_preempted_tpu_with_its_request_needs_no_confirmation(client, scripted):
+    lost = node(state="PREEMPTED", queuedResource=f"{QUEUE}/demo")
+    scripted.handler = lambda _: Reply(lost)
+    options = ChangeOptions(replace_dead=True, confirmed=(), check=True)
+
+    (result,) = create(CloudTpus(client), parse_fleet([DEMO]), {"demo": parse_node(lost)}, options)
+
+    assert result.changed, result.msg
 
 
 def test_check_mode_of_recreating_a_queued_tpu_changes_nothing(api, local_api):
