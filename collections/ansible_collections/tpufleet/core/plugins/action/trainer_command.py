@@ -13,7 +13,6 @@ from ansible.plugins.action import ActionBase
 from ..module_utils.worker.contract import ATTEMPT_PORTS
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.process import check_no_secrets
-from ..module_utils.worker.release import ReleaseError
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.inventory_groups import workers_of
 from ..plugin_utils.plain_values import plain
@@ -22,8 +21,8 @@ from ..plugin_utils.runs.record_error import RecordError
 from ..plugin_utils.runs.release_cache import (
     cached_lock_path,
     cached_release_path,
+    is_cached,
     lock_matches_digest,
-    verify_release,
 )
 from ..plugin_utils.runs.run_plan import parse_overrides, worker_of
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
@@ -101,27 +100,16 @@ class ActionModule(ActionBase):
         planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
         is_fetched = command == EXPORT and not target
+        state_dir = Path(options["state_dir"])
+        release = cached_release_path(state_dir, launch.release)
         return {
             "changed": False,
             "workers": list(checked.placement),
             "launch": checked.to_json(),
-            "code": cached_release(launch, Path(options["state_dir"])),
-            "setup": setup_command(launch, tpu, Path(options["state_dir"])),
+            "code": str(release) if is_cached(release) else "",
+            "setup": setup_command(launch, tpu, state_dir),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
-
-
-def cached_release(launch: LaunchSpec, state_dir: Path) -> str:
-    """Return the path of a launch's release below ``state_dir``, this controller's state directory.
-
-    Returns an empty string if the release is not there or is damaged.
-    """
-    release = cached_release_path(state_dir, launch.release)
-    try:
-        verify_release(release)
-    except ReleaseError:
-        return ""
-    return str(release)
 
 
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:

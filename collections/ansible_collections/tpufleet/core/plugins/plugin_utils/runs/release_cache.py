@@ -56,6 +56,15 @@ def verify_release(path: Path) -> None:
         )
 
 
+def is_cached(path: Path) -> bool:
+    """Return whether the release at ``path`` in the cache exists and is not damaged."""
+    try:
+        verify_release(path)
+    except ReleaseError:
+        return False
+    return True
+
+
 def cache_release(tree: Path, path: Path) -> None:
     """Copy a release to ``path`` in the cache and verify it; replace a damaged copy.
 
@@ -64,13 +73,10 @@ def cache_release(tree: Path, path: Path) -> None:
     ``tree`` is not the release that ``path`` names, because a file changed after the id was
     computed.
     """
-    try:
-        verify_release(path)
+    if is_cached(path):
         # Mark the release as new, so that the watch keeps it although no run record names it yet.
         os.utime(path)
         return
-    except ReleaseError:
-        pass  # the cached release is missing or damaged: write it
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".keep-", dir=path.parent))
     try:
@@ -158,8 +164,6 @@ def missing_cached_file(launch: LaunchSpec, state_dir: Path) -> str:
     """
     release = cached_release_path(state_dir, launch.release)
     lock = cached_lock_path(state_dir, launch.requirements)
-    try:
-        verify_release(release)
-    except ReleaseError:
+    if not is_cached(release):
         return str(release)
     return "" if lock_matches_digest(lock, launch.requirements) else str(lock)
