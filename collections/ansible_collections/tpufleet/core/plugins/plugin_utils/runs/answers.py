@@ -31,7 +31,7 @@ def active_runs(answers: Mapping[str, Answer]) -> list[str]:
         {
             run["run"]
             for answer in answers.values()
-            for run in (answer or {}).get("runs", [])
+            for run in answer.get("runs", [])
             if run["active"]
         }
     )
@@ -45,7 +45,7 @@ def has_run(answers: Mapping[str, Answer], run: str) -> bool:
     return any(
         report["run"] == run and report["attempt"]
         for answer in answers.values()
-        for report in (answer or {}).get("runs", [])
+        for report in answer.get("runs", [])
     )
 
 
@@ -55,7 +55,7 @@ def stopped_lines(answers: Mapping[str, Answer]) -> list[str]:
     Workers whose processes ended in the same way share a line. ``answers`` maps each host to its
     result of the module run with ``state: stopped``.
     """
-    infos = [(host, (answer or {}).get("info")) for host, answer in answers.items()]
+    infos = [(host, answer.get("info")) for host, answer in answers.items()]
     return grouped_lines(
         [
             (host, stopped_text(parse_process(host, info)))
