@@ -14,8 +14,6 @@ from . import errors
 from .http import GoogleApi, list_of
 from .names import last_part
 
-_PAGE_SIZE = "maxResults"
-
 
 class ComputeApi(GoogleApi):
     """Compute Engine client for one project. Thread-safe. Methods raise only CloudError.
@@ -33,7 +31,7 @@ class ComputeApi(GoogleApi):
     def list_firewalls(self) -> list[Mapping[str, Any]]:
         """List all firewall rules of the project."""
         action = "list the firewall rules"
-        pages = self._http.pages(f"{self._project}/global/firewalls", action, size=_PAGE_SIZE)
+        pages = self._http.pages(f"{self._project}/global/firewalls", action, size="maxResults")
         return [rule for page in pages for rule in list_of(page, "items", Mapping, action)]
 
     def insert_firewall(self, body: Mapping[str, Any], deadline: float) -> None:
