@@ -60,9 +60,9 @@ def test_a_relaunch_of_a_run_that_is_unknown_or_killed_is_not_recorded(store):
     with pytest.raises(RunError, match="not launched, because its desired state is unknown here"):
         record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
     put_record(store, wanted="stopped")
-    assert not record_launch(store, launch_spec(), is_relaunch=True).is_recorded
-    with pytest.raises(RunError, match="its desired state is stopped"):
-        record_launch(store, launch_spec(), is_relaunch=True, is_checked=True)
+    for is_checked in (False, True):
+        with pytest.raises(RunError, match="its desired state is stopped"):
+            record_launch(store, launch_spec(), is_relaunch=True, is_checked=is_checked)
     assert store.read("mine").wanted == "stopped"
 
 

@@ -263,11 +263,6 @@ class ActionModule(ActionBase):
                 f"run {run}: no record in {options['fleet_state']}. Start the run: "
                 f"ansible-playbook train.yml -e run={run} -e config=FILE"
             )
-        if not record.is_wanted:
-            raise RunError(
-                f"run {run}: not launched, because its desired state is {record.wanted}. "
-                "See its status: ansible-playbook playbooks/status.yml"
-            )
         code = Path(options["code"])
         verify_release(code)
         if code.name != record.launch.release:

@@ -62,8 +62,8 @@ def record_launch(
 ) -> RecordLaunchResult:
     """Record a run as wanted, with its next attempt.
 
-    A relaunch, or a run that may already be running or done, is recorded only if the caller has
-    checked the workers (``is_checked``). Raises RunError, RecordError.
+    A run that may already be running or done is recorded only if the caller has checked the workers
+    (``is_checked``). Raises RunError, RecordError.
 
     Args:
         store: the run records.
@@ -86,6 +86,12 @@ def record_launch(
         if compared and (problem := moved_checkpoints_error(compared, launch)):
             raise RunError(problem)
         was_wanted = last_record is not None and last_record.is_wanted
+        if is_relaunch and not was_wanted:
+            state = last_record.wanted if last_record else "unknown here"
+            raise RunError(
+                f"run {run}: not launched, because its desired state is {state}. "
+                "See its status: ansible-playbook playbooks/status.yml"
+            )
         wanted = last_record if was_wanted else None
         if wanted and (problem := other_tpu_error(wanted, launch, ready, unlisted)):
             raise RunError(problem)
@@ -94,18 +100,12 @@ def record_launch(
         changes = changed_fields(last_record.launch, launch) if last_record else ()
         was_done = last_record is not None and last_record.wanted is DesiredState.DONE
         may_be_done = was_done and is_same
-        if not is_checked and (is_relaunch or was_wanted or may_be_done):
+        if not is_checked and (was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
             finished_attempt = last_attempt if is_same else 0
             finished_launch = last_record.last_launch if last_record else 0.0
             return RecordLaunchResult(
                 attempt_launch, False, was_wanted, finished_attempt, finished_launch, changes
-            )
-        if is_relaunch and not was_wanted:
-            state = last_record.wanted if last_record else "unknown here"
-            raise RunError(
-                f"run {run}: not launched, because its desired state is {state}. "
-                "See its status: ansible-playbook playbooks/status.yml"
             )
         check_fence(run, last_record, fence)
         attempt_launch = replace(launch, attempt=last_attempt + 1)
