@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible import constants, context
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -23,12 +23,12 @@ from ..plugin_utils.outputs.reader import clean
 from ..plugin_utils.runs.observation import parse_process
 from ..plugin_utils.runs.status import process_text
 from ..plugin_utils.view.folded_stream import FoldedStream
+from .run_wait import with_reconnects
 
 WAIT_SECONDS = 20
 """How long run_info on a worker waits for new lines before it returns."""
 GATHER_SECONDS = 1.0
 """Pause between two calls of run_info on a worker, so that each call returns several lines."""
-LOST_SECONDS = 120
 POLL_SECONDS = 0.3
 
 
@@ -112,25 +112,17 @@ class ActionModule(ActionBase):
     def _ask(
         self, arguments: dict[str, Any], task_vars: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the result of run_info; retry lost connections for LOST_SECONDS."""
-        deadline = time.monotonic() + LOST_SECONDS
-        while True:
-            try:
-                answer = self._execute_module(
-                    module_name="tpufleet.core.run_info",
-                    module_args=arguments,
-                    task_vars=task_vars,
-                )
-            except AnsibleConnectionFailure:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(GATHER_SECONDS)
-                continue
-            if answer.get("failed"):
-                raise AnsibleActionFail(
-                    str(answer.get("msg", "the module run_info failed without a message"))
-                )
-            return answer
+        answer = with_reconnects(
+            lambda: self._execute_module(
+                module_name="tpufleet.core.run_info", module_args=arguments, task_vars=task_vars
+            ),
+            GATHER_SECONDS,
+        )
+        if answer.get("failed"):
+            raise AnsibleActionFail(
+                str(answer.get("msg", "the module run_info failed without a message"))
+            )
+        return answer
 
 
 def write(file: Path, entry: Mapping[str, Any]) -> None:

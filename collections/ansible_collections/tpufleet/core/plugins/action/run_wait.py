@@ -6,6 +6,7 @@ It shows the progress of a run, and stops waiting when a worker fails.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ansible import constants
@@ -91,21 +92,28 @@ class ActionModule(ActionBase):
                 return {"changed": False, "outcome": outcome.value, "info": info}
 
     def _ask(self, options: dict, task_vars: dict | None) -> dict:
-        """Return the result of run_info; retry lost connections for LOST_SECONDS."""
         arguments = {key: options[key] for key in ("run", "until", "lines")}
         poll = POLL_SECONDS if options["heartbeat"] else POLL_PROCESS_SECONDS
-        deadline = time.monotonic() + LOST_SECONDS
-        while True:
-            try:
-                return self._execute_module(
-                    module_name="tpufleet.core.run_info",
-                    module_args=arguments | {"wait": poll},
-                    task_vars=task_vars,
-                )
-            except AnsibleConnectionFailure:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(POLL_SECONDS)
+        return with_reconnects(
+            lambda: self._execute_module(
+                module_name="tpufleet.core.run_info",
+                module_args=arguments | {"wait": poll},
+                task_vars=task_vars,
+            ),
+            POLL_SECONDS,
+        )
+
+
+def with_reconnects(call_module: Callable[[], dict], pause_s: float) -> dict:
+    """Return the result of ``call_module``; retry lost connections for LOST_SECONDS."""
+    deadline = time.monotonic() + LOST_SECONDS
+    while True:
+        try:
+            return call_module()
+        except AnsibleConnectionFailure:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(pause_s)
 
 
 def outcome_of(
