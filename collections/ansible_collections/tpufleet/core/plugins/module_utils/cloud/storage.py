@@ -43,6 +43,11 @@ class BucketUrl:
             raise errors.NotConfigured(f"bucket URL: expected gs://bucket/prefix ({url!r:.200})")
         return cls(bucket, prefix.strip("/"))
 
+    @property
+    def api_path(self) -> str:
+        """The path of the bucket in URLs of the JSON API."""
+        return f"/storage/v1/b/{quote(self.bucket, safe='')}"
+
     def full_name(self, name: str) -> str:
         """Return an object's full name in the bucket, with the URL's prefix."""
         return f"{self.prefix}/{name}" if self.prefix else name
@@ -261,7 +266,8 @@ class Bucket:
 
     def describe(self) -> Mapping[str, Any]:
         """Return the bucket's metadata as JSON, such as its ``location``."""
-        return self._http.ask("GET", self._bucket_path, f"read the bucket {self.bucket_url.bucket}")
+        action = f"read the bucket {self.bucket_url.bucket}"
+        return self._http.ask("GET", self.bucket_url.api_path, action)
 
     def _is_listed(self, name: str, action: str) -> bool:
         """Return whether the bucket lists the object. Raises NotFound if the bucket is missing.
@@ -278,12 +284,8 @@ class Bucket:
         )
 
     @property
-    def _bucket_path(self) -> str:
-        return f"/storage/v1/b/{quote(self.bucket_url.bucket, safe='')}"
-
-    @property
     def _objects_path(self) -> str:
-        return f"{self._bucket_path}/o"
+        return f"{self.bucket_url.api_path}/o"
 
     def _path(self, name: str) -> str:
         return f"{self._objects_path}/{quote(self.bucket_url.full_name(name), safe='')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
-from urllib.parse import quote
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings, open_storage_session
@@ -165,7 +164,7 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
     if not address:
         message = f"{bucket}: the local cloud has no buckets"
         return [problem(check, message, "python -m localcloud up")]
-    api_url = f"{address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
+    api_url = f"{address}{bucket_url.api_path}"
     try:
         session = open_storage_session(address, settings.credentials_file)
         metadata = get(session, api_url)

@@ -10,7 +10,6 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from ...module_utils.cloud import errors
 from ...module_utils.cloud.session import GOOGLE_STORAGE, ApiSettings, open_storage_session
@@ -34,8 +33,7 @@ def retention_findings(settings: ApiSettings, location: str, days: object) -> li
     try:
         bucket_url = BucketUrl.parse(location)
         session = open_storage_session(settings.storage_address, settings.credentials_file)
-        api_url = f"{settings.storage_address}/storage/v1/b/{quote(bucket_url.bucket, safe='')}"
-        reply = get(session, api_url)
+        reply = get(session, f"{settings.storage_address}{bucket_url.api_path}")
     except errors.CloudError:
         # Ignore a bucket that can't be read: bucket_findings reports it.
         return []
