@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from ..worker.contract import RUN_NAME
+from ..worker.launch_spec import VARIABLE
 from ..worker.node_identity import NODE_ID, ZONE
 
 PREFIX = "tpufleet-do-"
@@ -32,8 +34,6 @@ CRON_PROGRAMS = {"flock": "util-linux", "timeout": "coreutils"}
 _SPAN = re.compile(r"([1-9][0-9]{0,5})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AT = re.compile(r"[0-9A-Za-z*/:.,~ +_-]{1,100}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OBJECT = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,221}/[A-Za-z0-9._/-]{1,900}\.html")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -123,7 +123,7 @@ def check(verb: str, target: str, at: str, every: str) -> tuple[str, int]:
     """
     if verb not in VERBS:
         raise ScheduleError(f"{verb!r} can't be scheduled. Use one of: {', '.join(VERBS)}")
-    if verb not in PERIODIC and not _NAME.fullmatch(target):
+    if verb not in PERIODIC and not RUN_NAME.fullmatch(target):
         raise ScheduleError(f"{verb}: invalid name ({target!r}). For example: {LIKE}")
     if bool(at) == bool(every):
         raise ScheduleError(f"{verb}: set either -e at=TIME or -e every=6h. For example: {LIKE}")
@@ -220,7 +220,7 @@ def check_environment(values: Sequence[tuple[str, str]]) -> tuple[tuple[str, str
     Raises ScheduleError.
     """
     for name, value in values:
-        if not _VARIABLE.fullmatch(name) or _CONTROL.search(value):
+        if not VARIABLE.fullmatch(name) or _CONTROL.search(value):
             raise ScheduleError(
                 f"environment variable {name!r:.60}: the name or the value cannot be written into "
                 "a unit or a crontab. Remove line breaks and other control characters"
