@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...module_utils.cloud.errors import one_line
 from ...module_utils.worker.run_state import RunState
-from .causes import Cause, one_line, parse_cause
+from .causes import MAX_TEXT, Cause, parse_cause
 from .event_kind import EventKind
 
 MAX_CAUSES = 10
@@ -83,4 +84,4 @@ def parse_time(value: Any) -> float:
 def _line(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
-    return one_line(value)
+    return one_line(value)[:MAX_TEXT]
