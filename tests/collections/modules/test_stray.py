@@ -103,13 +103,15 @@ def test_a_command_line_is_shown_without_control_characters_and_shortened(tmp_pa
 )
 def test_a_process_gets_sigterm_and_then_sigkill_if_it_stays(pattern, hold, behavior, code):
     child = hold(behavior)
-    assert end(strays(pattern), pattern, 0.5) == []
+    end(strays(pattern), pattern, 0.5)
+    assert strays(pattern) == []
     assert child.wait(10) == code
 
 
 def test_a_process_that_has_released_the_device_is_not_killed(pattern, hold):
     child = hold("releases")
-    assert end(strays(pattern), pattern, 0.5) == []
+    end(strays(pattern), pattern, 0.5)
+    assert strays(pattern) == []
     assert child.poll() is None
 
 

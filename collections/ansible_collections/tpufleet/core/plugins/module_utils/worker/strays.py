@@ -9,6 +9,7 @@ import select
 import signal
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +59,11 @@ def strays(pattern: str, proc: Path = PROC) -> list[Stray]:
     return sorted((stray for stray in candidates if stray), key=lambda stray: stray.pid)
 
 
-def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
+def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> None:
     """Send TERM to the chosen processes, and later KILL to those that still hold a device.
 
     Before each signal, checks that the pid was not reused and that the process is still a stray.
-    Returns the chosen processes that still hold a device afterwards. Raises OSError.
+    Raises OSError.
 
     Args:
         chosen: the processes, as ``strays`` has listed them.
@@ -85,7 +86,6 @@ def end(chosen: Collection[Stray], pattern: str, grace_s: float) -> list[Stray]:
     finally:
         for handle in handles:
             os.close(handle)
-    return _remaining(chosen, pattern)
 
 
 def _send(signal_number: signal.Signals, handles: dict[int, Stray], pattern: str) -> bool:
@@ -94,20 +94,12 @@ def _send(signal_number: signal.Signals, handles: dict[int, Stray], pattern: str
     ``handles`` maps the file descriptors of the processes (pidfd_open(2)) to the processes.
     ``pattern`` is the glob of the device files.
     """
-    remaining = _remaining(handles.values(), pattern)
-    for handle, stray in handles.items():
-        if stray in remaining:
-            try:
-                signal.pidfd_send_signal(handle, signal_number)
-            except ProcessLookupError:
-                continue
-    return bool(remaining)
-
-
-def _remaining(chosen: Collection[Stray], pattern: str) -> list[Stray]:
-    """Return which of the chosen processes still hold a device."""
     stray_ids = {stray.id for stray in strays(pattern)}
-    return [stray for stray in chosen if stray.id in stray_ids]
+    remaining = [handle for handle, stray in handles.items() if stray.id in stray_ids]
+    for handle in remaining:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal_number)
+    return bool(remaining)
 
 
 def _wait(handles: Collection[int], seconds: float) -> None:
