@@ -52,10 +52,7 @@ def copy_env(env: Path, python: Path) -> None:
     try:
         record = read_marker(env.name, new)
         if record.get("made_by") != interpreter(python):
-            raise OtherPythonError(
-                "the leader's Python environment was installed for another Python than this "
-                "worker's"
-            )
+            raise OtherPythonError
         pull(RSYNC_MODULE, env.name, new, options=["--whole-file"])
         if not has_all_files(new, record):
             raise FromLeaderError(
