@@ -169,6 +169,19 @@ def test_a_launch_replaces_a_link_and_does_not_change_its_target(paths, secret, 
     assert (paths.run_dir("mine") / "config.yml").read_text() == LAUNCH.spec.config
 
 
+def test_only_root_can_read_the_secrets_of_a_run_and_the_trainer_can_read_its_launch(paths):
+    run_start.start(LAUNCH, paths)
+
+    files = {path.name: path.stat() for path in paths.unit_dir("mine").iterdir()}
+    assert {name: stat.S_IMODE(file.st_mode) for name, file in files.items()} == {
+        "environment": 0o600,
+        "secrets": 0o600,
+        "launch.json": 0o640,
+    }
+    assert files["launch.json"].st_gid == USER.pw_gid
+    assert {file.st_uid for file in files.values()} == {0}
+
+
 @pytest.mark.parametrize("component", ["state", "runs", "mine", "home"])
 def test_a_launch_follows_no_link_of_the_trainers_user_at_any_component(paths, secret, component):
     """On workers, only root can replace the parent directories. Here, the trainer's user can."""
