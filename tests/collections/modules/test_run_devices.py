@@ -67,25 +67,33 @@ def test_the_name_of_a_program_carries_no_control_characters_to_a_terminal(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("active", "device_holders", "expected", "stays"),
+    ("active", "held", "expected"),
     [
-        ([], [], ([], True), False),
-        ([], ["x (pid 3) holds /dev/accel0"], (["x (pid 3) holds /dev/accel0"], False), True),
-        (["other"], ["x (pid 3) holds /dev/accel0"], ([], False), True),
-        (["other"], [], ([], False), True),
+        ([], "", ([], True)),
+        ([], "accel0", (["x (pid 3) holds accel0"], False)),
+        ([], "libtpu_lockfile", ([], False)),
+        (["other"], "accel0", ([], False)),
+        (["other"], "", ([], False)),
     ],
 )
-def test_the_lockfile_is_removed_only_when_no_process_holds_the_device(
-    tmp_path, monkeypatch, active, device_holders, expected, stays
+def test_the_lockfile_is_removed_only_when_no_process_holds_it_or_the_device(
+    tmp_path, monkeypatch, active, held, expected
 ):
     monkeypatch.setattr(run_start, "active_runs", lambda: active)
-    monkeypatch.setattr(run_start, "holders", lambda _: device_holders)
+    monkeypatch.setattr(
+        run_start,
+        "holders",
+        lambda pattern: [f"x (pid 3) holds {held}"] if Path(pattern).name == held else [],
+    )
     lockfile = tmp_path / "libtpu_lockfile"
     lockfile.touch()
     monkeypatch.setattr(run_start, "LIBTPU_LOCKFILE", lockfile)
 
-    assert run_start.free_device("/dev/accel*") == expected
-    assert lockfile.exists() == stays
+    assert run_start.free_device("/dev/accel0", check=True) == expected
+    assert lockfile.exists()
+
+    assert run_start.free_device("/dev/accel0") == expected
+    assert lockfile.exists() != expected[1]
 
 
 def test_neither_a_boot_nor_a_failure_starts_the_unit():
