@@ -162,10 +162,19 @@ def device_glob(tmp_path, holder):
     return str(tmp_path / "accel*")
 
 
-def test_a_held_device_counts_only_for_its_own_chip(device_glob):
+def test_a_held_device_counts_only_for_its_own_chip(device_glob, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_start.run_checkpoints, "unwritable_reason", lambda *_: None)
+    paths = WorkerPaths(tmp_path, tmp_path, tmp_path)
+
+    def blockers_of(chip):
+        problems = run_start.blockers(process(chip=chip), paths, device_glob, units={})
+        return [problem for problem in problems if "holds" in problem]
+
     assert [path.name for path in device_files(device_glob)] == ["accel0", "accel1", "accel10"]
     assert holders(device_glob, chip=0) == []
+    assert blockers_of(0) == []
     assert len(holders(device_glob, chip=1)) == 1
+    assert len(blockers_of(1)) == 1
 
 
 def test_a_kill_on_one_chip_checks_only_its_device_and_keeps_the_lockfile(

@@ -13,6 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker import (
     run_start,
     run_unit,
 )
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import launch_file
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.release import MANIFEST
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, check_name
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_checkpoints import (
@@ -80,6 +81,26 @@ def test_a_damaged_setup_stamp_or_programs_of_another_version_are_refused(paths,
 
     assert not is_set_up()
     assert "not set up for this version" in run_start.blockers(LAUNCH, paths)[0]
+
+
+def test_an_active_run_and_the_devices_that_it_holds_block_only_another_launch(
+    paths, tmp_path, holder
+):
+    (paths.unit_dir("mine") / "launch.json").write_text(launch_file(LAUNCH))
+    device = tmp_path / "accel0"
+    device.touch()
+    holder(device)
+
+    def blockers_of(launch, active=("mine",)):
+        units = {run: {"ActiveState": "active"} for run in active}
+        return run_start.blockers(launch, paths, str(device), units)
+
+    assert blockers_of(LAUNCH) == []
+    (problem,) = blockers_of(process(env={}))
+    assert problem.startswith("run mine is starting with another config, command or set of workers")
+    assert "kill.yml -e run=mine" in problem
+    (problem,) = blockers_of(LAUNCH, active=())
+    assert "belongs to no run. End it: ansible-playbook playbooks/kill.yml" in problem
 
 
 def test_a_release_that_fails_its_manifest_is_not_run_and_the_file_is_named(paths, tmp_path):
