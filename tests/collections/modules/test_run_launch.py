@@ -199,16 +199,23 @@ def test_a_process_that_does_not_belong_to_the_launch_is_refused(params, problem
         run_start.process_of(options, PATHS)
 
 
-def test_a_launch_is_compared_by_its_identity(tmp_path):
-    paths = PATHS._replace(etc=tmp_path)
-    observed = {"active": True, "state": "training"}
-    paths.unit_dir("mine").mkdir(parents=True)
-    assert run_start.status(LAUNCH, observed, paths) == "other"
+@pytest.mark.parametrize(
+    ("active", "state", "status", "status_of_another"),
+    [
+        (True, "training", "running", "other"),
+        (True, "stopping", "other", "other"),
+        (False, "done", "done", "absent"),
+        (False, "failed", "absent", "absent"),
+    ],
+)
+def test_a_launch_is_compared_by_its_identity(paths, active, state, status, status_of_another):
+    observed = {"active": active, "state": state}
+    assert run_start.status(LAUNCH, observed, paths) == status_of_another
 
     (paths.unit_dir("mine") / "launch.json").write_text(launch_file(LAUNCH))
 
-    assert run_start.status(LAUNCH, observed, paths) == "running"
-    assert run_start.status(changed(env={}), observed, paths) == "other"
+    assert run_start.status(LAUNCH, observed, paths) == status
+    assert run_start.status(changed(env={}), observed, paths) == status_of_another
 
 
 def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
@@ -316,3 +323,31 @@ def test_a_unit_requires_the_mounts_of_its_own_launch(paths, tmp_path, monkeypat
 
     run_start.start(changed(checkpoints="gs://bucket/mine"), paths)
     assert not settings.exists()
+
+
+def test_a_start_makes_systemd_forget_the_end_of_the_previous_attempt(
+    paths, tmp_path, systemctl, monkeypatch
+):
+    monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
+    calls = tmp_path / "calls"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n')
+
+    for attempt in (1, 2):
+        calls.write_text("")
+        run_start.start(changed(attempt=attempt), paths)
+
+    assert calls.read_text().splitlines() == [
+        "reset-failed tpufleet-run@mine.service",
+        "start tpufleet-run@mine.service",
+    ]
+
+
+def test_a_unit_gets_the_groups_of_its_devices(paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_start, "USER", pwd.getpwuid(os.geteuid()).pw_name)
+    monkeypatch.setattr(run_start, "systemctl", lambda *_: None)
+    monkeypatch.setattr(run_start, "groups", {"/dev/accel*": [5, 6]}.get)
+
+    run_start.start(LAUNCH, paths, "/dev/accel*")
+
+    settings = tmp_path / "units/tpufleet-run@mine.service.d/device-groups.conf"
+    assert settings.read_text() == "[Service]\nSupplementaryGroups=5 6\n"
