@@ -6,6 +6,7 @@ import pwd
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,11 +227,22 @@ def test_a_shared_compile_cache_belongs_to_the_trainer_alone(tmp_path):
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.fixture
+def in_group_root() -> Iterator[None]:
+    """Let this process belong to the group root, as root's processes on a worker do."""
+    before = os.getgroups()
+    os.setgroups([0])
+    yield
+    os.setgroups(before)
+
+
+@pytest.mark.usefixtures("in_group_root")
 def test_root_creates_no_compile_cache_where_the_trainer_s_user_may_not():
     """Otherwise, a record could make root create a directory for systemd drop-ins."""
     user = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
+        os.chown(folder, 0, 0)
+        Path(folder).chmod(0o775)
         cache = Path(folder, "NAME.service.d")
 
         assert run_start.usable_cache(str(cache), user) == ""
