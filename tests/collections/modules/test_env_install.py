@@ -1,16 +1,20 @@
 """Environments that uv creates from a package index, from its cache, or from copied wheels."""
 
+import io
 import re
 import shutil
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import from_leader, python_env
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_copy import copy_env
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_install import (
     compile_bytecode,
     copy_cache,
+    index_environment,
     install_from_index,
     install_from_wheels,
     remove_unused,
@@ -28,7 +32,7 @@ from ansible_collections.tpufleet.core.plugins.modules.python_env import from_in
 from harness.scripted_api import Reply, Request, ScriptedApi, error
 from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_env_copy import fake_ssh, serve
-from tests.collections.package_index import make_wheel
+from tests.collections.package_index import digest_of, make_wheel
 
 UV, PYTHON = Path(sys.prefix) / "bin/uv", Path(sys.executable)
 ENV_A, ENV_B = "a" * 16, "b" * 16
@@ -134,6 +138,22 @@ def test_a_requirement_without_a_wheel_is_named_with_the_fix(index, make, name):
     assert f"has a wheel of {name}==2.0 for this Python. Lock with uv pip compile" in error
 
 
+def test_root_builds_no_package_from_its_source(tmp_path, index, make):
+    program = f"import pathlib; pathlib.Path('{tmp_path}/ran').touch()".encode()
+    source = tmp_path / "plum-1.0.tar.gz"
+    with tarfile.open(source, "w:gz") as archive:
+        member = tarfile.TarInfo("plum-1.0/setup.py")
+        member.size = len(program)
+        archive.addfile(member, io.BytesIO(program))
+    index.files["/simple/plum/"] = f'<!DOCTYPE html><a href="/{source.name}">x</a>'.encode()
+    index.files[f"/{source.name}"] = source.read_bytes()
+
+    error = refusal(make, f"plum==1.0 --hash=sha256:{digest_of(source)}\n")
+
+    assert "has a wheel of plum==1.0 for this Python" in error
+    assert not (tmp_path / "ran").exists()
+
+
 def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password(index, make):
     address = nowhere().replace("//", "//ada:pass-word@")
 
@@ -203,6 +223,42 @@ def test_an_index_configured_for_pip_is_used_by_uv(index, make):
     assert index.asked == ["apple"]
 
 
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        (
+            {"PIP_INDEX_URL": "pip", "UV_DEFAULT_INDEX": "uv"},
+            {"UV_DEFAULT_INDEX": "uv"},
+        ),
+        (
+            {"PIP_EXTRA_INDEX_URL": "pip"},
+            {"UV_EXTRA_INDEX_URL": "pip", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        ),
+        (
+            {"PIP_EXTRA_INDEX_URL": "pip", "UV_EXTRA_INDEX_URL": "uv"},
+            {"UV_EXTRA_INDEX_URL": "uv", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        ),
+        (
+            {"UV_INDEX": "uv"},
+            {"UV_INDEX": "uv", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        ),
+    ],
+)
+def test_an_index_of_uv_has_priority_over_one_of_pip_and_over_the_worker_s(
+    monkeypatch, configured, expected
+):
+    for name in configured:
+        monkeypatch.setenv(name, "of the worker")
+
+    variables = index_environment(configured)
+
+    assert {
+        name: value
+        for name, value in variables.items()
+        if name.startswith("UV_") and "INDEX" in name
+    } == expected
+
+
 def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
     tmp_path, index, make, monkeypatch
 ):
@@ -211,11 +267,21 @@ def test_a_worker_that_cannot_copy_the_environment_uses_the_leader_s_wheels(
     (tmp_path / "served").mkdir()
     (tmp_path / "cache").rename(tmp_path / "served/uv")
     serve(tmp_path, {"cache": str(tmp_path / "served")}, monkeypatch)
+    monkeypatch.setattr(python_env, "CHECKED", tmp_path / "checked by the other worker")
 
     copy_cache(tmp_path / "cache")
 
     assert is_complete(make(ENV_B, lock, offline=True))
     assert index.asked == ["apple"]
+
+
+def test_another_worker_can_copy_an_installed_environment(tmp_path, index, make, monkeypatch):
+    env = make(ENV_A, index.add("apple"))
+    serve(tmp_path, {"envs": str(env.parent)}, monkeypatch)
+
+    copy_env(tmp_path / "copy" / ENV_A, PYTHON)
+
+    assert is_complete(tmp_path / "copy" / ENV_A)
 
 
 def test_a_copy_from_a_leader_that_disconnects_is_discarded(tmp_path, monkeypatch):
@@ -261,6 +327,7 @@ def test_an_environment_is_created_from_wheels_whose_hashes_are_checked(tmp_path
     install_from_wheels(env, lock, PYTHON, UV, tmp_path / "wheels", {})
 
     assert is_complete(env)
+    assert (env / "requirements.lock").read_text() == lock
     make_wheel(tmp_path / "wheels", "apple", body="taste = 'bitter'\n")
     with pytest.raises(EnvError, match="uv pip install"):
         install_from_wheels(tmp_path / ENV_B, lock, PYTHON, UV, tmp_path / "wheels", {})

@@ -103,6 +103,10 @@ def test_tools_use_the_system_s_certificates_unless_configured(tmp_path):
     assert "SSL_CERT_FILE" not in network_environment({}, tmp_path / "none")
 
 
+def test_an_interpreter_of_an_environment_preloads_no_library_of_the_image():
+    assert "LD_PRELOAD" not in network_environment({"LD_PRELOAD": "libtcmalloc.so.4"})
+
+
 @pytest.mark.parametrize(
     "line",
     [
