@@ -80,12 +80,23 @@ def tpu(chips: int = 4, device_glob: str = "") -> Worker:
     return Worker("tpu", chips, device_glob)
 
 
-def test_a_proof_is_limited_to_its_worker(env):
-    bounds = proof_environment(env, tpu())
+@pytest.mark.parametrize(
+    ("chips", "bounds", "visible"),
+    [(1, "1,1,1", "0"), (4, "2,2,1", "0,1,2,3"), (8, "2,4,1", "0,1,2,3,4,5,6,7")],
+)
+def test_a_proof_is_limited_to_its_worker(env, chips, bounds, visible):
+    variables = proof_environment(env, tpu(chips))
 
-    assert bounds["TPU_PROCESS_BOUNDS"] == "1,1,1"
-    assert bounds["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,2,1"
+    assert variables["TPU_PROCESS_BOUNDS"] == "1,1,1"
+    assert variables["TPU_CHIPS_PER_PROCESS_BOUNDS"] == bounds
+    assert variables["TPU_VISIBLE_CHIPS"] == visible
     assert not any(name.startswith("TPU_") for name in proof_environment(env, cpu()))
+
+
+def test_a_proof_may_use_only_the_platform_of_its_worker(env):
+    variables = proof_environment(env, tpu())
+
+    assert (variables["JAX_PLATFORMS"], variables["PJRT_DEVICE"]) == ("tpu", "TPU")
 
 
 @as_root
@@ -170,7 +181,7 @@ def test_the_proof_none_counts_the_device_files(env, tmp_path):
 def test_a_command_of_the_user_is_a_proof(env):
     command = "python -c 'import torch' && echo noise && echo '{\"devices\": 3}'"
 
-    assert run_proof(env, command, ["sh", "-c", command], tpu(), devices=3) == {
+    assert run_proof(env, command, ["sh", "-c", command], tpu(), devices=2) == {
         "proof": command,
         "platform": "tpu",
         "devices": 3,
@@ -182,6 +193,7 @@ def test_a_command_of_the_user_is_a_proof(env):
     ("command", "error"),
     [
         ("echo no memory >&2; exit 3", "no memory"),
+        ("echo no memory; exit 3", "no memory"),
         ("true", "not a JSON object with a number of devices"),
         ("echo '[1]'", "not a JSON object with a number of devices"),
         ("echo '{\"devices\": true}'", "not a JSON object with a number of devices"),
