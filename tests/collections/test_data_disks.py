@@ -170,6 +170,18 @@ def test_a_disk_that_another_fleet_created_is_never_deleted(local_api, api):
     assert delete(local_api, disks=True, check=True) == []
 
 
+@pytest.mark.parametrize(("mode", "failed"), [("read-write", True), ("read-only", False)])
+def test_no_fleet_writes_to_the_disk_of_another_fleet(api, local_api, mode, failed):
+    scratch = {"data_disks": [CORPUS | {"mode": mode}], "accelerator_type": "v4-8"}
+    make(api, POD | scratch | {"name": "theirs", "labels": {LABEL: "another"}})
+    local_api.ended(local_api.delete("theirs"))
+
+    (result,) = make(api, POD | scratch)
+
+    assert result.failed == failed
+    assert ("belongs to the fleet 'another'" in result.msg) == failed
+
+
 def test_only_the_disk_of_the_named_zone_is_deleted(local_api, api):
     zones = [ZONE, "us-east1-d"]
     for zone in zones:

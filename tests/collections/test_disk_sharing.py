@@ -12,6 +12,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disk_sharing i
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import read_disk
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import read_node
+from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
 from harness.playbooks import OURS, flat, play
 from harness.scripted_api import ZONE
@@ -244,6 +245,17 @@ def test_a_disk_that_is_created_to_be_filled_belongs_to_the_fleet(local_api, api
     change(local_api, SOLO, "writable")
 
     assert api.compute.get_disk(ZONE, "corpus")["labels"] == OURS
+
+
+def test_the_disk_of_another_fleet_is_not_filled(local_api, api):
+    make(api, SOLO | {"name": "theirs", "labels": {LABEL: "another"}})
+    local_api.ended(local_api.delete("theirs"))
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+
+    error = change(local_api, SOLO, "writable")["msg"]
+
+    assert "belongs to the fleet 'another'" in error
+    assert attached(local_api) == []
 
 
 def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):

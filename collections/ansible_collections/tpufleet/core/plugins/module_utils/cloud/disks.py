@@ -14,6 +14,7 @@ from . import errors
 from .changes import ChangeOptions, Outcome
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .fields import Fields
+from .fleet_name import LABEL
 from .names import Disk, ZonalResource
 from .shapes import generation_of
 
@@ -94,7 +95,8 @@ def ensure_disks(
 
     A new disk gets the labels of its TPU, among them the one that names the fleet.
     ``deadline`` is when to stop waiting, as a ``polling.clock`` time. Raises CloudError; its
-    subclass Different if a disk is smaller than its ``size_gb``.
+    subclass Different if a disk is smaller than its ``size_gb``, or if the TPU would write to a
+    disk that another fleet created.
     """
     for disk in spec.disks_to_create:
         action = f"create the disk {disk.name} ({spec.zone})"
@@ -113,6 +115,13 @@ def ensure_disks(
             with suppress(errors.AlreadyExists):
                 compute.insert_disk(spec.zone, body, deadline)
         stored = _wait_ready(compute, spec.zone, disk.name, action, deadline)
+        owner, fleet = stored.labels.get(LABEL), (spec.labels or {}).get(LABEL)
+        if disk.writable and owner and fleet and owner != fleet:
+            raise errors.Different(
+                f"the disk {stored.where} belongs to the fleet {owner!r:.80}, not to {fleet}, so "
+                f"TPU {spec.where} must not write to it. Choose another name in data_disks: "
+                "$EDITOR inventory/*/group_vars/all/fleet.yml"
+            )
         if stored.size_gb < disk.size_gb:
             raise errors.Different(
                 f"the disk {stored.where} has {stored.size_gb} GB, expected {disk.size_gb}. Resize "

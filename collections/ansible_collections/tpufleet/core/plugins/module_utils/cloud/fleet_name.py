@@ -1,4 +1,4 @@
-"""The fleet's name, which is the value of the label on the fleet's TPUs."""
+"""The fleet's name, and the label with this name on the fleet's TPUs and data disks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from .errors import NotConfigured
 
 DEFAULT_FLEET_NAME = "default"
+#: The label with the fleet's name on TPUs and data disks that the fleet created.
+LABEL = "tpufleet-fleet"
 _FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ...module_utils.cloud.fleet_name import LABEL
+
 if TYPE_CHECKING:
     from ...module_utils.cloud.nodes import Node
     from ...module_utils.cloud.queued_resource import QueuedResource
     from ...module_utils.worker.node_identity import NodeIdentity
 
-LABEL = "tpufleet-fleet"
 #: Inventory group of the hosts of TPUs that do not belong to this fleet.
 FOREIGN_GROUP = "foreign"
 
