@@ -99,6 +99,20 @@ def test_a_missing_public_key_is_restored_from_the_private_key(tmp_path):
     assert (key.read_text(), public.read_text().split()[:2]) == pair
 
 
+def test_a_damaged_private_key_is_kept_and_reported_with_the_next_step(tmp_path):
+    key = tmp_path / "id"
+    key.write_text("damaged")
+    key.chmod(0o600)
+    tasks = ROOT / "playbooks/tasks/ssh_key.yml"
+    book, inventory = local_play(tmp_path, [{"ansible.builtin.import_tasks": str(tasks)}])
+
+    output = error_of(dict(os.environ), book, "-e", f"ssh_key_file={key}", inventory=inventory)
+
+    assert f"ssh key {key}: ssh-keygen can't read the private key" in output
+    assert f"mv {key} {key}.damaged" in output
+    assert key.read_text() == "damaged"
+
+
 def test_an_empty_path_of_the_ssh_key_is_an_error(environment):
     variables = {"tpu_ssh": {"private_key_file": ""}}
     output = error_of(environment, "playbooks/create.yml", "-e", json.dumps(variables))
