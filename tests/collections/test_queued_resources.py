@@ -110,11 +110,13 @@ def test_the_module_deletes_the_tpus_of_a_request_only_by_force(scripted, force)
 
 
 def test_without_wait_the_module_returns_while_the_request_is_queued(scripted):
-    scripted.handler = lambda _: Reply(request("WAITING_FOR_RESOURCES"))
+    waiting = Reply(request("WAITING_FOR_RESOURCES"))
+    scripted.script = [GONE, Reply({"done": True}), waiting, waiting]
 
-    result = run_queued_resource(scripted, wait=False, timeout=1)
+    created, again = (run_queued_resource(scripted, wait=False, timeout=1) for _ in range(2))
 
-    assert result["request"]["state"] == "WAITING_FOR_RESOURCES"
+    assert (created["changed"], again["changed"]) == (True, False)
+    assert created["request"]["state"] == again["request"]["state"] == "WAITING_FOR_RESOURCES"
 
 
 def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
@@ -165,12 +167,6 @@ def test_a_living_request_that_differs_is_never_changed(api, local_api):
     with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
         ensure_requested(api, other, ChangeOptions())
     assert changes(local_api, "queuedResources") == before
-
-
-def test_without_wait_ensure_requested_returns_once_the_request_is_queued(client, scripted):
-    scripted.script = [GONE, Reply({"done": True}), Reply(request("WAITING_FOR_RESOURCES"))]
-    result = ensure_requested(client, DEMO, ChangeOptions(), wait=False)
-    assert (result.changed, result.request.state) == (True, "WAITING_FOR_RESOURCES")
 
 
 def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):

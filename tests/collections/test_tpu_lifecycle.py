@@ -14,6 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state imp
 
 from harness.scripted_api import ZONE, Drop, Reply, error, node
 from tests.collections.running_modules import run_module
+from tests.collections.test_queued_resources import refuse
 
 DEMO = NodeSpec("demo", ZONE, "v4-16", "tpu-ubuntu2204-base")
 GONE = error(404, "not found")
@@ -77,9 +78,6 @@ def test_a_tpu_that_another_controller_created_meanwhile_is_checked_for_differen
 
 
 def test_a_tpu_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
-    def refuse(found):
-        raise errors.Different(f"{found.where} is not ours")
-
     scripted.script = [GONE, error(409, "already exists"), Reply(node())]
     with pytest.raises(errors.Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_present(client, DEMO, ChangeOptions(check_owner=refuse))
@@ -248,10 +246,3 @@ def test_an_impossible_request_is_refused_before_sending(client, scripted, chang
     with pytest.raises(errors.NotConfigured, match=message):
         ensure_present(client, replace(RICH, **change), ChangeOptions())
     assert scripted.asked == []
-
-
-def test_a_tpu_created_after_the_confirmation_is_not_recreated(client, scripted):
-    scripted.handler = lambda _: Reply(node(id="4712", acceleratorType="v4-8"))
-    with pytest.raises(errors.Different, match="created after the list that you confirmed"):
-        ensure_present(client, DEMO, ChangeOptions(recreate=True, confirmed={"4711"}))
-    assert set(scripted.methods()) == {"GET"}

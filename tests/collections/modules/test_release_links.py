@@ -131,25 +131,26 @@ def test_a_change_of_mode_alone_leaves_the_old_release_intact(worker, code):
     assert release_problems(first, old) == []
 
 
-def test_a_file_of_a_release_that_was_made_writable_is_not_linked(worker, code):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.chmod(0o666),
+        pytest.param(
+            lambda file: os.chown(file, 12345, -1),
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away"),
+        ),
+    ],
+    ids=["writable", "of another user"],
+)
+def test_a_file_of_a_release_that_others_may_change_is_not_linked(worker, code, damage):
     first = worker.push(stage(code))
-    (first / "train/main.py").chmod(0o666)
+    damage(first / "train/main.py")
 
     second = worker.push(change(code))
 
     assert inodes(second)["main.py"] != inodes(first)["main.py"]
-    assert (second / "train/main.py").stat().st_mode & 0o777 == 0o444
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
-def test_a_file_of_a_release_that_another_user_owns_is_not_linked(worker, code):
-    first = worker.push(stage(code))
-    os.chown(first / "train/main.py", 12345, -1)
-
-    second = worker.push(change(code))
-
-    assert inodes(second)["main.py"] != inodes(first)["main.py"]
-    assert (second / "train/main.py").stat().st_uid == 0
+    status = (second / "train/main.py").stat()
+    assert (status.st_mode & 0o777, status.st_uid) == (0o444, os.geteuid())
 
 
 def test_a_later_change_of_a_staged_file_does_not_change_the_release(worker, code):

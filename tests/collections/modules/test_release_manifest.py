@@ -195,21 +195,26 @@ def test_a_link_of_tpufleet_itself_to_a_missing_file_or_directory_is_refused(tmp
         stage(code, [], tmp_path / "staged", is_own=True)
 
 
-@pytest.mark.parametrize("path", ["/etc/cron.d/x", "../x", "a/../../x", "a//x", ""])
-def test_a_manifest_with_a_path_outside_the_release_is_refused(path):
-    with pytest.raises(ReleaseError, match="not a valid path in a release"):
-        load(dump([Entry(path, "file", "0" * 64)]).encode())
+LINK_AND_A_FILE_BEHIND_IT = [Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../secret"])
-def test_a_manifest_with_a_link_out_of_the_release_is_refused(target):
-    with pytest.raises(ReleaseError, match="leak is a link to"):
-        load(dump([Entry("leak", "link", target)]).encode())
-
-
-def test_a_manifest_with_a_path_through_a_link_is_refused():
-    with pytest.raises(ReleaseError, match="inside a symbolic link"):
-        load(dump([Entry("a", "link", "b"), Entry("a/x", "file", "0" * 64)]).encode())
+@pytest.mark.parametrize(
+    ("entries", "error"),
+    [
+        *(
+            ([Entry(path, "file", "0" * 64)], "not a valid path in a release")
+            for path in ("/etc/cron.d/x", "../x", "a/../../x", "a//x", "")
+        ),
+        *(
+            ([Entry("leak", "link", target)], "leak is a link to")
+            for target in ("/etc/passwd", "../secret")
+        ),
+        (LINK_AND_A_FILE_BEHIND_IT, "inside a symbolic link"),
+    ],
+)
+def test_a_manifest_whose_files_could_be_outside_of_the_release_is_refused(entries, error):
+    with pytest.raises(ReleaseError, match=error):
+        load(dump(entries).encode())
 
 
 @pytest.mark.parametrize(

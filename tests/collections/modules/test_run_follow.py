@@ -73,18 +73,14 @@ def test_a_line_of_all_workers_is_shown_once_when_the_last_has_logged_it():
     assert stream.due(0.2, BOTH) == ["w[0-1]: begin"]
 
 
-def test_a_line_of_one_worker_is_shown_after_a_delay():
+@pytest.mark.parametrize(
+    ("now", "active"), [(HOLD_SECONDS, BOTH), (0.0, {"w0"})], ids=["delay", "the other has ended"]
+)
+def test_a_line_of_one_worker_is_shown_after_a_delay_or_when_no_other_runs(now, active):
     stream = FoldedStream(["w0", "w1"])
     stream.add("w0", "only me", 0.0)
 
-    assert stream.due(HOLD_SECONDS, BOTH) == ["w0: only me"]
-
-
-def test_a_worker_that_ended_is_not_waited_for():
-    stream = FoldedStream(["w0", "w1"])
-    stream.add("w0", "go on", 0.0)
-
-    assert stream.due(0.0, {"w0"}) == ["w0: go on"]
+    assert stream.due(now, active) == ["w0: only me"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["w0", "w1", "w2"]), st.sampled_from("abc"))))

@@ -175,22 +175,25 @@ def test_phases_count_long_after_their_events_have_left_the_history(build_record
     }
 
 
-def test_the_time_of_an_attempt_before_its_first_step_counts_as_compile_time(build_record):
-    record = build_record((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}))
+@pytest.mark.parametrize(
+    ("events", "now", "expected"),
+    [
+        ([], 150, {"launch": 4, "compile": 46}),
+        ([(200, RECREATE, {})], 250, {"capacity": 50, "other": 100}),
+    ],
+    ids=["it may still compile", "it is lost"],
+)
+def test_an_attempt_without_a_step_counts_as_compile_time_unless_it_is_lost(
+    build_record, events, now, expected
+):
+    record = build_record((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), *events)
     attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
 
-    assert spent_by_cause(record, attempts, 150) == {"training": 100, "launch": 4, "compile": 46}
+    assert spent_by_cause(record, attempts, now) == {"training": 100} | expected
 
 
 def test_a_trainer_without_metrics_has_no_goodput(build_record):
     assert by_cause(build_record((100, LAUNCHED, {})), [Attempt(1, began=104)], 900) is None
-
-
-def test_an_attempt_that_was_lost_before_its_first_step_counts_as_other_time(build_record):
-    record = build_record((0, LAUNCHED, {}), (100, LAUNCHED, {"attempt": 2}), (200, RECREATE, {}))
-    attempts = [Attempt(1, began=0, first=0, last=100, kept=100), Attempt(2, began=104)]
-
-    assert spent_by_cause(record, attempts, 250) == {"training": 100, "capacity": 50, "other": 100}
 
 
 def test_without_start_seconds_the_rendezvous_counts_as_compile_time(build_record):
