@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from .nodes import Node
     from .queued_resource import QueuedResource
 
+Progress = Callable[[str], None]
+"""A function that receives what a change is waiting for, such as the state of a resource."""
+
 
 @dataclass(frozen=True)
 class ChangeOptions:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 
 if TYPE_CHECKING:
+    from .changes import Progress
     from .http import GoogleApi
 
 #: Give up when the API has temporarily refused this many deletion requests (HTTP 429 or 5xx).
@@ -46,7 +47,7 @@ def delete_exactly(
     *,
     read: Callable[[], CurrentResource | None],
     delete: Callable[[], Mapping[str, Any] | None],
-    progress: Callable[[str], None] = lambda _state: None,
+    progress: Progress = lambda _state: None,
 ) -> None:
     """Delete a resource, and wait until it no longer exists.
 

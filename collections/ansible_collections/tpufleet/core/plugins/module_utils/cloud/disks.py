@@ -5,13 +5,13 @@ Disk types by TPU generation: https://cloud.google.com/tpu/docs/attach-durable-b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .changes import ChangeOptions, Outcome
+from .changes import ChangeOptions, Outcome, Progress
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .fields import Fields
 from .fleet_name import LABEL
@@ -28,7 +28,6 @@ DESCRIPTION_PREFIX = "Made by tpufleet"
 _PERSISTENT = frozenset({"v2", "v3", "v4", "v5e", "v5p"})
 #: Access mode of a Hyperdisk that can be attached read-only to several machines.
 READ_ONLY_MANY = "READ_ONLY_MANY"
-Progress = Callable[[str], None]
 
 
 def disk_type_for(accelerator_type: str, *, writable: bool) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from .errors import CloudError, DeadlineExceeded, NoAnswer, NotConfigured, NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from .changes import Progress
     from .http import Polling
     from .nodes import Node
     from .tpu_api import TpuApi
@@ -207,7 +208,7 @@ def remember_host_keys(
     node: Node,
     known_hosts_file: str,
     polling: Polling,
-    progress: Callable[[str], None] = lambda _text: None,
+    progress: Progress = lambda _text: None,
 ) -> list[str]:
     """Store the workers' host keys once they are published; return warnings about missing keys.
 
@@ -220,12 +221,12 @@ def remember_host_keys(
     file = KnownHostsFile(known_hosts_file)
     deadline = polling.deadline_in(HOST_KEYS_TIMEOUT_S)
     for pauses in itertools.count():
-        missing = _unknown_workers(file, node)
+        missing = workers_without_keys(node, file.read())
         if missing:
             # These errors are no reason to stop: the workers may publish their keys later.
             with suppress(NotFound, NoAnswer, Unavailable):
                 file.add(read_keys())
-            missing = _unknown_workers(file, node)
+            missing = workers_without_keys(node, file.read())
         if not missing:
             return []
         progress("waiting for the ssh host keys")
@@ -238,8 +239,8 @@ def remember_host_keys(
             ]
 
 
-def _unknown_workers(file: KnownHostsFile, node: Node) -> list[int]:
-    known = file.read()
+def workers_without_keys(node: Node, known: Mapping[str, KnownHost]) -> list[int]:
+    """Return the numbers of a TPU's workers without a key in ``known``, which maps each alias."""
     return [
         worker for worker in range(len(node.endpoints)) if alias_of(node.key, worker) not in known
     ]

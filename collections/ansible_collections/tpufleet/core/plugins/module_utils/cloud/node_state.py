@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from . import errors
-from .changes import ChangeOptions, Outcome
+from .changes import ChangeOptions, Outcome, Progress
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .node_diff import Differences, compare, facts_of, outcome_of
@@ -19,8 +18,6 @@ from .refusals import explain_refusal
 if TYPE_CHECKING:
     from .node_spec import NodeSpec
     from .tpu_api import TpuApi
-
-Progress = Callable[[str], None]
 
 
 def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> Outcome:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .changes import ChangeOptions, Outcome
+from .changes import ChangeOptions, Outcome, Progress
 from .deletion import CurrentResource, check_confirmed, delete_exactly
 from .disks import attachable, ensure_disks
 from .nodes import Node, parse_node
@@ -18,8 +18,6 @@ from .refusals import explain_refusal
 
 if TYPE_CHECKING:
     from .tpu_api import TpuApi
-
-Progress = Callable[[str], None]
 
 
 def ensure_requested(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...module_utils.cloud.errors import NotConfigured
-from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options
+from ...module_utils.cloud.host_keys import KnownHost, alias_of, ssh_options, workers_without_keys
 from ...module_utils.cloud.shapes import chips_of, device_glob_of, generation_of, shape_of
 from .inert_text import trust_inert
 
@@ -155,9 +155,7 @@ def _warnings(node: Node, options: HostOptions, known: Mapping[str, KnownHost]) 
             f"TPU {node.where} lists {len(node.endpoints)} workers, but a {node.accelerator_type} "
             f"has {shape.workers}"
         )
-    unknown = [
-        worker for worker in range(len(node.endpoints)) if alias_of(node.key, worker) not in known
-    ]
+    unknown = workers_without_keys(node, known)
     if unknown and options.known_hosts_file:
         workers = "worker" + ("s " if len(unknown) > 1 else " ") + ", ".join(map(str, unknown))
         consequence = (
