@@ -266,10 +266,23 @@ def test_a_disk_that_a_foreign_tpu_has_is_left_alone(local_api, api):
     assert attached(local_api, "theirs") == [("corpus", "READ_ONLY", [])]
 
 
-def test_no_foreign_tpu_of_the_same_name_writes_to_the_disk(local_api, api):
-    make(api, SOLO)
-    error = change(local_api, SOLO, "writable")["msg"]
-    assert "no READY TPU of this fleet has the disk 'corpus'" in error
+@pytest.mark.parametrize(
+    ("labels", "options", "reason"),
+    [
+        ({}, {}, "no READY TPU of this fleet has the disk 'corpus'"),
+        (
+            OURS,
+            {"planned": ["another"]},
+            "the TPUs that share the disk corpus have changed since you were asked (demo",
+        ),
+    ],
+    ids=["a foreign TPU of the same name", "a TPU that was added after the confirmation"],
+)
+def test_no_tpu_that_the_plan_does_not_name_writes_to_the_disk(
+    local_api, api, labels, options, reason
+):
+    make(api, SOLO | {"labels": labels})
+    assert reason in change(local_api, SOLO, "writable", **options)["msg"]
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
@@ -355,11 +368,4 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     api.set_data_disks(ZONE, "demo", [], api.polling.deadline_in(60))
     result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
     assert result.returncode == 0, flat(result)
-    assert attached(local_api) == [("corpus", "READ_ONLY", [])]
-
-
-def test_a_tpu_that_was_added_after_the_confirmation_stops_the_filling(local_api, api):
-    make(api, SOLO | {"labels": OURS})
-    error = change(local_api, SOLO, "writable", planned=["another"])["msg"]
-    assert "the TPUs that share the disk corpus have changed since you were asked (demo" in error
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

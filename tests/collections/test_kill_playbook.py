@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.playbooks import environment_of, error_of, output_of
-from harness.valid_record import record_fields
+from tests.collections.local_client import store_record
 from tests.collections.runs.answers import report, report_end
 
 NEVER = {"info": report("lost", attempt=None)}
@@ -22,11 +22,8 @@ def kill(local_api, tmp_path):
 
     The playbook must succeed, or with ``fails`` it must fail. The function returns its output.
     """
-    records = local_api.state / "fleet/runs"
-    records.mkdir(parents=True)
     for run in ("other", "mine"):
-        fields = record_fields(run, generation=1, workers=2, fence=7)
-        (records / f"{run}.json").write_text(json.dumps(fields))
+        store_record(local_api, run, generation=1, workers=2, fence=7)
     inventory = tmp_path / "hosts.yml"
     hostvars = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
     inventory.write_text(f"tpu: {{hosts: {{pod-w0: {hostvars}, pod-w1: {hostvars}}}}}\n")

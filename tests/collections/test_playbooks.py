@@ -289,13 +289,6 @@ def test_status_shows_a_named_tpu_that_is_not_ready(environment, tmp_path):
     assert re.search("- - preempted .* gone", output)
 
 
-def test_an_empty_name_never_means_the_whole_fleet(environment, local_api):
-    local_api.ready("demo")
-    output = error_of(environment, "playbooks/delete.yml", "-e", "tpu=", "-e", "yes=true")
-    assert "the name of the TPU is empty" in output
-    assert local_api.node("demo")["state"] == "READY"
-
-
 def test_an_error_before_a_living_tpu_is_recreated_is_shown(environment, local_api):
     before = local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
     public_key = local_api.state / "ssh/id_ed25519.pub"

@@ -241,7 +241,17 @@ def test_an_invalid_duration_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": "x"}, {"state": "ACTIVE"}, {"tpu": []}, {"tpu": {"nodeSpec": ["x"]}}]
+    "change",
+    [
+        {"name": "x"},
+        *(
+            {"name": request()["name"].replace("demo", name)}
+            for name in ("..", "a b", "{{ x }}", "x" * 129)
+        ),
+        {"state": "ACTIVE"},
+        {"tpu": []},
+        {"tpu": {"nodeSpec": ["x"]}},
+    ],
 )
 def test_an_invalid_queued_resource_is_refused(change):
     with pytest.raises(BadAnswer):

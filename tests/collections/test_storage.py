@@ -32,6 +32,8 @@ def test_a_missing_object_is_absent_and_a_missing_bucket_is_an_error(bucket, emu
         missing.write("a.json", {}, ABSENT)
     with pytest.raises(errors.NotFound, match="nowhere"):
         missing.read("a.json")
+    with pytest.raises(errors.NotFound, match=r"can't write gs://nowhere/x/a\.html"):
+        missing.upload("a.html", b"", PAGE)
 
 
 #: Google's messages for a 404: those documented for the JSON API, and those of real servers.
@@ -135,12 +137,6 @@ def test_an_upload_replaces_the_object_and_its_headers_are_served(bucket):
         assert served.content.decode() == text
         assert served.headers["Content-Type"] == "text/html"
         assert served.headers["Cache-Control"] == "no-cache"
-
-
-def test_an_upload_to_a_missing_bucket_is_an_error(emulator):
-    missing = Bucket("gs://nowhere/x", address=emulator, retry=QUICK)
-    with pytest.raises(errors.NotFound, match=r"can't write gs://nowhere/x/a\.html"):
-        missing.upload("a.html", b"", PAGE)
 
 
 def test_the_browser_url_of_an_object_is_where_google_asks_for_a_login():

@@ -223,18 +223,16 @@ def test_an_invalid_zone_is_refused_before_a_request(client, scripted, zone):
 @pytest.mark.parametrize(
     "content", ["", "no json", "[]", '{"type": "service_account"}', '{"type": "external_account"}']
 )
-def test_an_invalid_credentials_file_is_refused(tmp_path: Path, content: str):
+def test_an_invalid_or_missing_credentials_file_is_named_with_the_reason(
+    tmp_path: Path, content: str
+):
     file = tmp_path / "key.json"
+    client = TpuApi(ApiSettings("local-fleet", "http://127.0.0.1:1", str(file)))
+    with pytest.raises(errors.Unauthorized, match=r"key\.json: No such file.*gcloud auth"):
+        client.list_nodes()
     file.write_text(content)
-    settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(file))
     with pytest.raises(errors.Unauthorized, match=r"key\.json: the type of its key"):
-        TpuApi(settings).list_nodes()
-
-
-def test_a_missing_credentials_file_is_named_with_the_fix(tmp_path: Path):
-    settings = ApiSettings("local-fleet", "http://127.0.0.1:1", str(tmp_path / "gone.json"))
-    with pytest.raises(errors.Unauthorized, match=r"gone\.json: No such file.*gcloud auth"):
-        TpuApi(settings).list_nodes()
+        client.list_nodes()
 
 
 def test_application_default_credentials_are_used_without_a_file(scripted, monkeypatch):

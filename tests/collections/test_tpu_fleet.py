@@ -64,13 +64,21 @@ def ready_in(local_api, *zones):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"only": ""}, "the name of the TPU is empty"),
         ({"only": "_us-central2-b"}, "the name of the TPU is empty"),
         ({"only": "_"}, "the name of the TPU is empty"),
         ({"zone": "us-central1-a"}, "was given without a TPU. Name the TPU: -e tpu=NAME"),
         ({"only": "dmeo"}, "no TPU 'dmeo' in the zones of the inventory. Existing TPUs: demo"),
         ({"only": "demo_us-east1-d"}, "no TPU 'demo' in zone us-east1-d. Existing TPUs: demo"),
     ],
-    ids=["zone and empty name", "only a separator", "zone", "unknown name", "another zone"],
+    ids=[
+        "empty name",
+        "zone and empty name",
+        "only a separator",
+        "zone",
+        "unknown name",
+        "another zone",
+    ],
 )
 def test_a_name_that_is_no_tpu_never_means_the_whole_fleet(local_api, options, reason):
     local_api.ready("demo", labels=OURS)

@@ -202,10 +202,18 @@ def test_a_dead_tpu_named_like_a_group_gets_its_zone_in_its_host_name():
     assert host.name == "tpu-us-central2-b"
 
 
+HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q", "p&q", "p\\q"]
+
+
+def name_in(project):
+    return node()["name"].replace("local-fleet", project)
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"name": None}, "the name of a TPU"),
+        *(({"name": name_in(project)}, "the name of a TPU") for project in HOSTILE),
         ({"networkEndpoints": [{"ipAddress": "-oProxyCommand=x"}]}, "is not an IP address"),
         ({"networkEndpoints": "none"}, "networkEndpoints"),
         ({"id": "a b"}, "invalid id ('a b')"),
@@ -220,22 +228,9 @@ def test_an_invalid_node_is_an_error_of_one_line_that_names_the_field(fields, ex
     assert "\n" not in str(caught.value)
 
 
-HOSTILE = ["p;touch${IFS}x", "p$(id)", "p`id`", "-p", "p%h", "p'q", 'p"q', "p|q", "p&q", "p\\q"]
-
-
-def node_of_project(project):
-    return parse_node(node() | {"name": node()["name"].replace("local-fleet", project)})
-
-
-@pytest.mark.parametrize("project", HOSTILE)
-def test_a_project_with_shell_characters_is_refused(project):
-    with pytest.raises(errors.BadAnswer, match="the name of a TPU"):
-        node_of_project(project)
-
-
 @pytest.mark.parametrize("project", ["example.com:my-fleet", "123456789012"])
 def test_projects_of_every_kind_are_accepted(project):
-    assert node_of_project(project).project == project
+    assert parse_node(node() | {"name": name_in(project)}).project == project
 
 
 SHORT = st.text(min_size=1, max_size=6)
@@ -373,10 +368,3 @@ def test_a_queued_resource_of_another_user_may_have_any_name_that_google_accepts
     path = f"projects/my-project/locations/us-central2-b/queuedResources/{request_name}"
     assert parse_node(node(queuedResource=path)).queued_resource == request_name
     assert parse_queued_resource({"name": path}).name == request_name
-
-
-@pytest.mark.parametrize("request_name", ["..", "a b", "{{ x }}", "x" * 129])
-def test_an_invalid_name_of_a_queued_resource_is_a_malformed_answer(request_name):
-    path = f"projects/my-project/locations/us-central2-b/queuedResources/{request_name}"
-    with pytest.raises(errors.BadAnswer):
-        parse_queued_resource({"name": path})

@@ -1,11 +1,9 @@
 """What sample.yml, eval.yml, export.yml and bench.yml do before they need a worker."""
 
-import json
-
 import pytest
 
 from harness.playbooks import environment_of, error_of, flat, play
-from harness.valid_record import record_fields
+from tests.collections.local_client import store_record
 
 
 @pytest.fixture
@@ -16,9 +14,7 @@ def run_playbook(local_api):
     """
 
     def run(playbook: str, *options: str, **fields) -> str:
-        folder = local_api.state / "fleet/runs"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "mine.json").write_text(json.dumps(record_fields(**fields)))
+        store_record(local_api, **fields)
         environment = environment_of(local_api)
         return error_of(environment, f"playbooks/{playbook}.yml", "-e", "run=mine", *options)
 

@@ -26,10 +26,6 @@ def fleet(local_api):
     return local_api.state / "fleet"
 
 
-def stored(fleet, run="mine"):
-    return json.loads((fleet / f"runs/{run}.json").read_text())
-
-
 def write(fleet, fields, run="mine"):
     (fleet / "runs").mkdir(parents=True, exist_ok=True)
     (fleet / f"runs/{run}.json").write_text(json.dumps(fields))
@@ -37,10 +33,6 @@ def write(fleet, fields, run="mine"):
 
 def log(fleet):
     return (fleet / "watch.log").read_text()
-
-
-def watch(local_api, *arguments):
-    return play(environment_of(local_api), "playbooks/watch.yml", *arguments)
 
 
 def hostile(run, text):
@@ -170,9 +162,9 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
         }
     }
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
-    arguments = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check")
+    arguments = ("-i", str(tmp_path / "hosts.json"), "-vv", "--check", "-e", "run=fine")
 
-    result = watch(local_api, *arguments, "-e", "run=fine")
+    result = play(environment_of(local_api), "playbooks/watch.yml", *arguments)
     for pid in (tmp_path / "ssh.pids").read_text().split():
         with suppress(ProcessLookupError):
             # End ssh, which Ansible leaves running. In a service, systemd ends it.

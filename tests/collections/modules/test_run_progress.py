@@ -120,25 +120,20 @@ def test_a_record_without_a_start_time_has_no_goodput():
     assert goodput(None, {"wanted": "running", "wanted_seconds": 0.0}, 5.0) is None
 
 
-def record_after(monkeypatch, *history):
+@pytest.mark.parametrize(
+    ("history", "now", "seconds"),
+    [
+        ([(100, "running"), (150, "running"), (200, "stopped"), (900, "running")], 950.0, 150.0),
+        ([(100, "running"), (500, "done")], 300.0, 200.0),
+    ],
+    ids=["not while a user has stopped it", "until it is done"],
+)
+def test_a_run_is_wanted_from_its_launch(monkeypatch, history, now, seconds):
     record = {}
     for at, wanted in history:
         monkeypatch.setattr("time.time", lambda at=at: float(at))
         record = after_change(
             record, "mine", len(record.get("history", [])), {"wanted": wanted}, {"kind": "done"}
         )
-    return record
 
-
-def test_time_while_stopped_by_a_user_does_not_count(monkeypatch):
-    record = record_after(
-        monkeypatch, (100, "running"), (150, "running"), (200, "stopped"), (900, "running")
-    )
-
-    assert wanted_seconds(record, 950.0) == 150.0
-
-
-def test_a_run_that_is_done_counts_as_wanted_until_its_end(monkeypatch):
-    record = record_after(monkeypatch, (100, "running"), (500, "done"))
-
-    assert wanted_seconds(record, now=300.0) == 200.0
+    assert wanted_seconds(record, now) == seconds

@@ -10,7 +10,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch_outcome 
     wait_outcome,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.observation import parse_process
-from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.status import progress_text
 from ansible_collections.tpufleet.core.plugins.plugin_utils.view import progress
 
 from tests.collections.runs.answers import report
@@ -66,13 +65,6 @@ def test_a_trainer_without_a_heartbeat_has_started_when_its_process_runs(
     more, runs_for, step, outcome
 ):
     assert outcome_of(step, OPTIONS | more, 10, runs_for) == outcome
-
-
-def test_a_trainer_without_a_heartbeat_shows_its_last_output():
-    writes = parse_process("w0", report("running", output_age=3.2))
-
-    assert progress_text(writes) == "running, last output 3 s ago"
-    assert progress_text(parse_process("w0", report("running"))) == "running"
 
 
 def action(answers, monkeypatch):

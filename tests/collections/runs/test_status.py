@@ -79,13 +79,18 @@ def test_the_line_of_a_process_has_its_worker_and_its_error():
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"heartbeat": {"step": 5, "steps": 9, "loss": 2.34567}}, "step 5 of 9, loss 2.346"),
-        ({"heartbeat": {"step": 5}}, "step 5"),
-        ({"heartbeat": {"step": None, "start_step": 4, "steps": 9}}, "step 4 of 9"),
+        (
+            {"heartbeat": {"step": 5, "steps": 9, "loss": 2.34567}},
+            "training: step 5 of 9, loss 2.346",
+        ),
+        ({"heartbeat": {"step": 5}}, "training: step 5"),
+        ({"heartbeat": {"step": None, "start_step": 4, "steps": 9}}, "training: step 4 of 9"),
+        ({"state": "running", "output_age": 3.2}, "running, last output 3 s ago"),
+        ({"state": "running"}, "running"),
     ],
 )
-def test_progress_is_the_step_and_the_loss(fields, text):
-    assert progress_text(parse_process("w0", report(**fields))) == f"training: {text}"
+def test_progress_is_the_step_and_the_loss_or_the_age_of_the_last_output(fields, text):
+    assert progress_text(parse_process("w0", report(**fields))) == text
 
 
 VALUES = {
