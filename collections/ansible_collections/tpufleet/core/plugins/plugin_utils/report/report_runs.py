@@ -188,22 +188,22 @@ def run_view(
     time_spent = by_cause(record, output.attempts, now) if is_complete(output) else None
     return RunView(
         run,
-        str(record.get("wanted") or "no record"),
-        str(record.get("tpu") or ""),
-        str(record.get("release") or ""),
-        output.curves,
-        output.last,
-        status.steps,
-        events,
-        attempts,
-        status.processes,
-        time_spent.share if time_spent else status.goodput,
-        run_text(status),
-        status.state,
-        str(record.get("config_name") or ""),
-        overrides_of(record.get("command") or ()),
-        output.gaps,
-        time_spent.seconds if time_spent else None,
+        wanted=str(record.get("wanted") or "no record"),
+        tpu=str(record.get("tpu") or ""),
+        release=str(record.get("release") or ""),
+        curves=output.curves,
+        last=output.last,
+        steps=status.steps,
+        events=events,
+        attempts=attempts,
+        workers=status.processes,
+        goodput=time_spent.share if time_spent else status.goodput,
+        state=run_text(status),
+        state_code=status.state,
+        config=str(record.get("config_name") or ""),
+        overrides=overrides_of(record.get("command") or ()),
+        gaps=output.gaps,
+        goodput_by_cause=time_spent.seconds if time_spent else None,
         reason=(status.decided_by.error if status.decided_by else "") if has_failed else "",
         log=output.log,
         log_from=f"{output.log_worker}, attempt {output.log_attempt}" if output.log else "",
@@ -253,13 +253,12 @@ def run_views(
         if only not in ("", run):
             continue
         record, output = records.get(run, {}), outputs.get(run, RunOutput())
-        wanted, tpu = str(record.get("wanted") or "no record"), str(record.get("tpu") or "")
         try:
-            view = run_view(
-                run, record, live, output, tpu_state_of(record, tpu_states, is_listed), now
-            )
+            tpu_state = tpu_state_of(record, tpu_states, is_listed)
+            view = run_view(run, record, live, output, tpu_state, now)
         except Exception as error:  # an error of one run must not affect the others
             state = f"its output can't be shown ({type(error).__name__}: {error!s:.80})"
-            view = RunView(run, wanted, tpu, state=state)
+            wanted = str(record.get("wanted") or "no record")
+            view = RunView(run, wanted, str(record.get("tpu") or ""), state=state)
         views.append(view)
     return sorted(views, key=lambda view: (view.changed, view.name), reverse=True)
