@@ -169,7 +169,7 @@ def test_a_pass_is_described_by_state_causes_and_action():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (None, "no answer"),
+        ({}, "no answer"),
         ({"msg": "Task failed: no\n  space"}, "no space"),
         (
             {"unreachable": True, "msg": "Failed to connect: ssh: No route to host"},

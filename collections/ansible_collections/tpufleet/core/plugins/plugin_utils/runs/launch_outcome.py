@@ -168,7 +168,7 @@ def failures(answers: Mapping[str, Answer], needed: str = "info") -> list[str]:
     return [
         f"{host}: {answer_error(answer)}"
         for host, answer in answers.items()
-        if needed not in (answer or {})
+        if needed not in answer
     ]
 
 

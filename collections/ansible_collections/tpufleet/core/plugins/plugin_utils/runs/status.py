@@ -216,12 +216,11 @@ def age_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def answer_error(answer: Mapping[str, Any] | None, tpu: str = "") -> str:
+def answer_error(answer: Mapping[str, Any], tpu: str = "") -> str:
     """Format Ansible's message about a worker whose task failed or did not run, as one line.
 
     For an unreachable worker, the line ends with the doctor command for ``tpu``, if ``tpu`` is set.
     """
-    answer = answer or {}
     text = " ".join(str(answer.get("msg") or "no answer").split()).removeprefix("Task failed: ")
     if answer.get("unreachable"):
         return f"can't be reached: {unreachable_text(text, tpu)}"
