@@ -29,6 +29,10 @@ STALE_SECONDS = 60
 """Age from which an unlocked temporary directory counts as left by a killed process. The creator of
 a newer one may not have locked it yet."""
 
+STALL_SECONDS = 60
+"""How long a request to a bucket may wait for the next part of the response before it is tried
+again. Without a limit, gcsfs would wait forever, and the process would keep its heartbeat fresh."""
+
 
 class UnavailableError(Exception):
     """Temporary failure, such as an outage: a retry may succeed. The message is one line."""
@@ -77,7 +81,15 @@ def open_filesystem(location: Path | str) -> tuple[Any, str]:
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     import fsspec  # slow to import
 
-    return fsspec.core.url_to_fs(str(location), use_listings_cache=False)
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if isinstance(location, str):
+        from aiohttp import ClientTimeout
+
+        # No limit for the whole request: the download of a large file may take hours.
+        options["requests_timeout"] = ClientTimeout(
+            sock_connect=STALL_SECONDS, sock_read=STALL_SECONDS
+        )
+    return fsspec.core.url_to_fs(str(location), **options)
 
 
 def write_atomically(location: Path | str, content: str | bytes) -> None:

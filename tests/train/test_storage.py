@@ -1,15 +1,19 @@
-"""train.storage.new_directory: concurrent and killed processes."""
+"""train.storage: directories of concurrent and killed processes, and a bucket that stalls."""
 
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from train import storage
+from train.data.files import read_bytes
 from train.storage import new_directory
 
 KILLED = """
@@ -70,3 +74,37 @@ def test_a_directory_that_its_process_is_about_to_lock_is_not_locked(
     with new_directory(tmp_path / "corpus") as new:
         assert locked == [new.parent]
     assert other.exists()
+
+
+class StallingBucket(BaseHTTPRequestHandler):
+    """A bucket whose first download sends nothing after the headers."""
+
+    downloads = 0
+    ended = threading.Event()
+
+    def do_GET(self):
+        StallingBucket.downloads += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        if StallingBucket.downloads == 1:
+            self.ended.wait()
+        self.wfile.write(b"text")
+
+
+def test_a_download_that_stalls_is_tried_again(monkeypatch):
+    monkeypatch.setattr(storage, "STALL_SECONDS", 0.2)
+    monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "any")
+    with ThreadingHTTPServer(("127.0.0.1", 0), StallingBucket) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+
+        with ThreadPoolExecutor() as pool:
+            content = pool.submit(read_bytes, "gs://stalling/name")
+            try:
+                assert content.result(60) == b"text"
+            finally:
+                StallingBucket.ended.set()
+                server.shutdown()
