@@ -1,10 +1,12 @@
 """Stored output of a finished, a crashed and a killed run after all TPUs are deleted."""
 
 import json
+import shutil
 import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import stored_output
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import reader
 
 from harness.emulated_storage import BUCKET, put_object
 from harness.playbooks import environment_of, error_of, output_of
@@ -132,6 +134,21 @@ def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(
     assert "changed=0" in output_of(environment, *options)
     (to / "2/0/log").write_text("cut")
     assert copied(local_api, "killed", to, check=True)
+
+
+def test_check_mode_names_missing_files_without_reading_the_output(tmp_path):
+    store = in_directory(tmp_path / "outputs", objects("finished"))
+    processes = reader.stored_processes(store.list("finished"))
+    shutil.rmtree(tmp_path / "outputs/finished")
+    (tmp_path / "outputs/finished").touch()  # every read fails
+
+    target = stored_output.Target(tmp_path / "to", check_mode=True)
+    files = stored_output.copy(store, processes, target)
+
+    names = ("log", "metrics.jsonl", "start.json")
+    assert files == [f"{attempt}/0/{name}" for attempt in (1, 2) for name in names] + [
+        "2/0/exit.json"
+    ]
 
 
 @in_bucket

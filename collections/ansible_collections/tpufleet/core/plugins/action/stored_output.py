@@ -153,7 +153,7 @@ def copy(store: OutputStore, processes: Sequence[StoredProcess], target: Target)
                 files += target.write(folder / file_name, content)
         for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]
-            files += target.write(folder / name, [store.read(stored)])
+            files += target.write(folder / name, map(store.read, [stored]))
     return files
 
 
