@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -26,18 +25,10 @@ from hypothesis import strategies as st
 
 from harness.playbooks import ROOT
 from harness.valid_record import process
-from tests.train.bucket import NAME as BUCKET
-from tests.train.bucket import emulated_bucket
 
 ATTEMPT_END = ROOT / "roles/run/files/attempt_end"
 PARAMS = {"device_glob": "", "preemptible": False, "image_error": ""}
 DONE = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[dict[str, str]]:
-    with emulated_bucket() as environment:
-        yield environment
 
 
 def end(tmp_path: Path, checkpoints: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -73,17 +64,18 @@ def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_directory(tmp_pa
     assert [path.name for path in directory.iterdir()] == [DONE_MARKER]
 
 
-def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(tmp_path, emulator):
-    location = f"gs://{BUCKET}/checkpoints/mine"
+def test_process_0_of_a_run_that_is_done_leaves_a_marker_in_the_bucket(
+    tmp_path, emulator, bucket_api
+):
+    location, environment = "gs://fleet/checkpoints/mine", {"STORAGE_EMULATOR_HOST": emulator}
 
-    end(tmp_path, location, **emulator)
+    end(tmp_path, location, **environment)
 
-    api = {"project": "a-project", "storage_endpoint": emulator["STORAGE_EMULATOR_HOST"]}
-    assert read_done_marker(location, "mine", api).attempt == 3
-    assert read_marker(location, "mine", emulator).attempt == 3
-    assert read_done_marker(location, "other", api) is None
-    assert read_done_marker(f"gs://{BUCKET}/checkpoints/other", "other", api) is None
-    assert read_marker(f"gs://{BUCKET}/checkpoints/other", "other", emulator) is None
+    assert read_done_marker(location, "mine", bucket_api).attempt == 3
+    assert read_marker(location, "mine", environment).attempt == 3
+    assert read_done_marker(location, "other", bucket_api) is None
+    assert read_done_marker("gs://fleet/checkpoints/other", "other", bucket_api) is None
+    assert read_marker("gs://fleet/checkpoints/other", "other", environment) is None
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,12 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     verify_release,
 )
 
+from tests.collections.modules.test_release_manifest import write_code
+
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    folder = tmp_path / "code"
-    (folder / "train").mkdir(parents=True)
-    (folder / "train/main.py").write_text("print('hello')\n")
-    (folder / "run.sh").write_text("#!/bin/sh\n")
-    (folder / "run.sh").chmod(0o755)
-    (folder / "latest").symlink_to("train/main.py")
+    folder = write_code(tmp_path / "code")
     (folder / "current").symlink_to("train")
     return folder
 
