@@ -1,16 +1,19 @@
-"""run_plan, executed by Ansible, plans a relaunch from the run's record alone."""
+"""Relaunches: run_plan plans one from the run's record alone, and train.yml starts it."""
 
 import json
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.actor import relaunch_variables
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import parse_record
 
 from tests.collections.role_templates import run_tasks
-from tests.collections.runs.records import keep_release, record_fields, run_record
-from tests.collections.runs.test_train_playbook import HOSTS
+from tests.collections.runs.answers import report
+from tests.collections.runs.records import LOCK, RELEASE, keep_release, record_fields, run_record
+from tests.collections.runs.test_train_playbook import ABSENT, HOSTS, Fleet, record_launch
 
 OTHER_OPTIONS = {
     "project": "/",
@@ -124,3 +127,40 @@ def test_a_short_secret_is_refused_before_anything_is_launched(relaunches):
 
 def test_a_damaged_copy_of_the_code_is_not_launched(relaunches):
     assert "the cached release is damaged (train.py differs)" in relaunches.error("damaged")
+
+
+def relaunch(fleet: Fleet, fence: int) -> subprocess.CompletedProcess[str]:
+    """Relaunch attempt 3 of the run mine, whose record has the fencing number 6."""
+    state_dir = keep_release(fleet.folder / "fleet")
+    launched = {"release": RELEASE, "requirements": LOCK, "attempt": 3}
+    record_launch(fleet.folder, "mine", fence=6, watch={"crashes": 2}, **launched)
+    fleet.answers |= {"checked": {**ABSENT, "info": report("lost")}}
+    fleet.answers |= {"started": {"info": report("starting")}}
+    record = parse_record("mine", fleet.record)
+    variables = relaunch_variables(record, state_dir, str(state_dir), "pod") | {"fence": fence}
+    return fleet.train(**variables, command="", local_state_dir=str(state_dir), tpu_spot=True)
+
+
+def test_a_relaunch_starts_after_all_workers_were_checked_and_keeps_the_counted_crashes(tmp_path):
+    fleet = Fleet(tmp_path)
+
+    result = relaunch(fleet, fence=6)
+
+    assert result.returncode == 0, result.stdout
+    assert [[*call[1:4], *call[5:]] for call in fleet.calls] == [
+        ["checked", "0", 3, True, 3, 0.0],
+        ["checked", "1", 3, True, 3, 0.0],
+        ["started", "0", 4, True, None, None],
+        ["started", "1", 4, True, None, None],
+    ]
+    assert (fleet.record["attempt"], fleet.record["watch"]) == (4, {"crashes": 2})
+
+
+def test_a_relaunch_starts_nothing_after_another_controller_acted_on_the_run(tmp_path):
+    fleet = Fleet(tmp_path)
+
+    result = relaunch(fleet, fence=5)
+
+    assert result.returncode != 0
+    assert "another controller has acted on it since" in " ".join(result.stdout.split())
+    assert {call[1] for call in fleet.calls} == {"checked"}

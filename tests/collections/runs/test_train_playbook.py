@@ -56,6 +56,7 @@ launch = given.get("launch") or {}
 process_id = f"{given.get('process_id', '')}"
 with open("CALLS", "a") as calls:
     call = [NAME, given.get("state"), process_id, launch.get("attempt"), launch.get("placement")]
+    call += [given.get(key) for key in ("preemptible", "finished_attempt", "finished_launch")]
     calls.write(json.dumps(call) + "\\n")
 answers = json.load(open("ANSWERS"))
 what = given.get("state", NAME)
@@ -167,8 +168,8 @@ def test_a_launch_starts_each_worker_once_and_keeps_the_record_and_the_lock_file
 
     assert result.returncode == 0, result.stdout
     assert fleet.calls == [
-        ["run", "launched", "0", 1, ["pod-w0", "pod-w1"]],
-        ["run", "launched", "1", 1, ["pod-w0", "pod-w1"]],
+        ["run", "launched", "0", 1, ["pod-w0", "pod-w1"], False, 0, 0.0],
+        ["run", "launched", "1", 1, ["pod-w0", "pod-w1"], False, 0, 0.0],
     ]
     assert (fleet.record["wanted"], fleet.record["attempt"]) == ("running", 1)
     assert fleet.record["checkpoints"] == "gs://bucket-of-ours/checkpoints/mine"
@@ -211,6 +212,19 @@ def test_workers_get_a_missing_release_and_a_run_that_fails_before_its_first_ste
     }
     assert fleet.record["wanted"] == "stopped"
     assert fleet.record["history"][-1]["kind"] == "launch_failed"
+
+
+def test_a_run_whose_code_cannot_be_pushed_to_a_worker_is_stopped(fleet):
+    bare = {**ABSENT, "release_is_missing": True, "info": report("lost")}
+    fleet.answers |= {"launched": bare, "started": {"info": report("starting")}}
+    fleet.answers["release"] = {"failed": True, "msg": "no space left"}
+
+    result = fleet.train()
+
+    assert result.returncode != 0
+    text = " ".join(result.stdout.split())
+    assert "run mine failed and was stopped on all workers: pod-w0: no space left" in text
+    assert fleet.record["wanted"] == "stopped"
 
 
 def add_other_tpu(fleet: Fleet) -> None:
