@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.disks import r
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_state import read_node
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 
-from harness.playbooks import OURS, flat, play
+from harness.playbooks import OURS, error_of, output_of
 from harness.scripted_api import ZONE
 from tests.collections.local_client import fleet_options, make
 from tests.collections.running_actions import api_variable, run_action
@@ -166,9 +166,10 @@ def change(local_api, pod, state, **options):
     return run_action(shared_disk, **fleet, **options)
 
 
-def fill(environment, tmp_path, *options, fleet=(SOLO,)):
-    options = (*fleet_options(tmp_path, *fleet), *options)
-    return play(environment, "playbooks/fill_disk.yml", *options)
+def fill(environment, tmp_path, *options, fleet=(SOLO,), fails=True):
+    """Run fill_disk.yml, which must fail, or succeed without ``fails``; return its output."""
+    run = error_of if fails else output_of
+    return run(environment, "playbooks/fill_disk.yml", *fleet_options(tmp_path, *fleet), *options)
 
 
 NAMED = ("-e", "disk=corpus", "-e", "source=/")
@@ -183,19 +184,18 @@ NAMED = ("-e", "disk=corpus", "-e", "source=/")
     ],
 )
 def test_the_disk_and_one_source_must_be_named(environment, local_api, tmp_path, options, reason):
-    output = flat(fill(environment, tmp_path, *options))
+    output = fill(environment, tmp_path, *options)
     assert reason in output
     assert "playbooks/fill_disk.yml -e disk=NAME -e source=DIRECTORY" in output
 
 
 def test_nothing_happens_before_the_user_agrees(environment, local_api, api, tmp_path):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
-    result = fill(environment, tmp_path, *NAMED)
-    assert result.returncode
+    output = fill(environment, tmp_path, *NAMED)
     assert (
         f"This creates the disk corpus ({ZONE}, 50 GB, pd-balanced), attaches it "
         "to worker 0 of demo for writing, formats it if it is empty"
-    ) in flat(result)
+    ) in output
     assert read_disk(api.compute, ZONE, "corpus") is None
 
 
@@ -234,8 +234,8 @@ def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(
     environment, local_api, api, tmp_path
 ):
     make(api, SOLO | {"labels": OURS})
-    result = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
-    assert "source: /nowhere is not a directory of this computer" in flat(result)
+    output = fill(environment, tmp_path, "-e", "disk=corpus", "-e", "source=/nowhere", *HERE)
+    assert "source: /nowhere is not a directory of this computer" in output
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
 
 
@@ -298,10 +298,9 @@ def test_check_mode_attaches_nothing_and_a_run_without_the_disk_does_not_stop_it
     detached(api, "demo")
     mount = {"mounts": [{"kind": "disk", "disk": "corpus", "path": "/mnt/corpus"}]}
     options = (*NAMED, *HERE, "-e", json.dumps(mount | ACTIVE), "--check")
-    result = fill(environment, tmp_path, *options)
-    assert result.returncode == 0, flat(result)
-    assert "Attach the disk for writing" in flat(result)
-    assert "is filled" not in flat(result)
+    output = fill(environment, tmp_path, *options, fails=False)
+    assert "Attach the disk for writing" in output
+    assert "is filled" not in output
     assert attached(local_api) == []
 
 
@@ -310,9 +309,9 @@ def test_a_disk_is_not_detached_from_workers_that_were_not_asked(
 ):
     make(api, ML_POD | {"labels": OURS})
     options = (*NAMED, *HERE, "--limit", "localhost,demo-w0")
-    result = fill(environment, tmp_path, *options, fleet=[ML_POD])
-    assert "1 of 4 workers answered, so the disk was not detached" in flat(result)
-    assert "Unmount the disk everywhere" not in flat(result)
+    output = fill(environment, tmp_path, *options, fleet=[ML_POD])
+    assert "1 of 4 workers answered, so the disk was not detached" in output
+    assert "Unmount the disk everywhere" not in output
     assert attached(local_api) == []
 
 
@@ -333,8 +332,8 @@ def test_a_device_that_is_not_the_disk_stops_the_filling(
     device = tmp_path / "device"
     if has_device:
         device.touch()
-    result = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
-    assert f"the disk corpus is {reason} {device}" in flat(result)
+    output = fill(environment, tmp_path, *NAMED, *HERE, "-e", f"fill_device={device}")
+    assert f"the disk corpus is {reason} {device}" in output
     assert attached(local_api) == before
 
 
@@ -345,8 +344,8 @@ def test_a_device_that_stays_when_the_disk_is_detached_is_not_written_to(
     device = tmp_path / "device"
     device.touch()
     device_options = ("-e", f"fill_device={device}", "-e", "fill_seconds=1")
-    result = fill(environment, tmp_path, *NAMED, *HERE, *device_options)
-    assert f"{device} is still there, so {device} is another disk. Nothing was" in flat(result)
+    output = fill(environment, tmp_path, *NAMED, *HERE, *device_options)
+    assert f"{device} is still there, so {device} is another disk. Nothing was" in output
     assert attached(local_api) == []
 
 
@@ -355,9 +354,9 @@ def test_a_disk_is_not_detached_while_a_run_is_active(environment, local_api, ap
     device = tmp_path / "device"
     device.touch()
     active = json.dumps(ACTIVE | {"fill_device": str(device)})
-    result = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", active)
-    assert "run mine is active" in flat(result)
-    assert "ansible-playbook playbooks/kill.yml -e run=mine" in flat(result)
+    output = fill(environment, tmp_path, *NAMED, *HERE, "--check", "-e", active)
+    assert "run mine is active" in output
+    assert "ansible-playbook playbooks/kill.yml -e run=mine" in output
 
 
 def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_api, api, tmp_path):
@@ -366,6 +365,5 @@ def test_a_filled_hyperdisk_is_attached_where_it_is_missing(environment, local_a
     writable(api)
     shared(api, "demo")
     api.set_data_disks(ZONE, "demo", [], api.polling.deadline_in(60))
-    result = fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod])
-    assert result.returncode == 0, flat(result)
+    fill(environment, tmp_path, *NAMED, *HERE, fleet=[pod], fails=False)
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]

@@ -168,12 +168,6 @@ def test_an_unknown_tpu_is_refused_with_the_known_ones_most_similar_first(enviro
     assert output.index("Known TPUs") < output.index("create.yml -e tpu=thiers")
 
 
-def test_status_of_an_unknown_tpu_is_refused(environment):
-    output = error_of(environment, "playbooks/status.yml", "-e", "tpu=thiers")
-
-    assert "tpu=thiers: no TPU of this name exists" in output
-
-
 @pytest.mark.parametrize(
     "tpu", ["", "ready", "lost", "lost-us-east1-d", "planned", "multislice_big"]
 )

@@ -58,28 +58,31 @@ def test_a_run_is_recorded_as_stopped_unless_it_had_ended_with_0_on_all_workers(
     assert json.loads((local_api.state / "fleet/runs/mine.json").read_text())["wanted"] == wanted
 
 
-FOREIGN = "foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n"
+@pytest.fixture
+def foreign(tmp_path) -> tuple[str, str]:
+    """The options of an inventory with a TPU that is not of this fleet."""
+    inventory = tmp_path / "foreign.yml"
+    inventory.write_text("foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n")
+    return ("-i", str(inventory))
 
 
 def test_a_run_with_an_unusable_record_is_stopped_and_its_tpu_may_be_named(
-    kill, local_api, tmp_path
+    kill, local_api, foreign
 ):
     (local_api.state / "fleet/runs/mine.json").write_text("{")
-    (tmp_path / "foreign.yml").write_text(FOREIGN)
 
-    output = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED)
+    output = kill(*foreign, run="mine", kill_stopped=ENDED)
 
     assert "mine.json is not a JSON object" in output
     assert "name the TPU: -e tpu=NAME" in output
 
 
-def test_a_run_is_not_stopped_if_its_tpu_cannot_be_read_from_its_record(kill, local_api, tmp_path):
+def test_a_run_is_not_stopped_if_its_tpu_cannot_be_read_from_its_record(kill, local_api, foreign):
     record = local_api.state / "fleet/runs/mine.json"
     record.unlink()
     record.mkdir()
-    (tmp_path / "foreign.yml").write_text(FOREIGN)
 
-    output = kill("-i", str(tmp_path / "foreign.yml"), run="mine", kill_stopped=ENDED, fails=True)
+    output = kill(*foreign, run="mine", kill_stopped=ENDED, fails=True)
 
     assert "be read: Is a directory" in output
 

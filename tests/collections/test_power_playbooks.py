@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.playbooks import environment_of, flat, play
+from harness.playbooks import environment_of, error_of, output_of
 from tests.collections.runs.answers import report
 from tests.localcloud.api.local_api import ZONE
 
@@ -18,19 +18,21 @@ HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_host": 
 def power(local_api, tmp_path):
     """Return a function that runs stop_tpu.yml or start_tpu.yml for the TPU solo, or both.
 
-    A stand-in for systemctl reports no active unit on its worker.
+    The playbook must succeed, or with ``fails`` it must fail. The function returns its output. A
+    stand-in for systemctl reports no active unit on the worker.
     """
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "systemctl").write_text("#!/bin/sh\n")
     (tools / "systemctl").chmod(0o755)
 
-    def run(*verbs: str, options: tuple[str, ...] = ()):
+    def run(*verbs: str, options: tuple[str, ...] = (), fails: bool = False) -> str:
         environment = environment_of(local_api)
         environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
         playbooks = [f"playbooks/{verb}_tpu.yml" for verb in verbs]
         variables = json.dumps({"tpu": "solo", "yes": True, **HERE})
-        return play(environment, *playbooks, "-e", variables, *options)
+        run_playbooks = error_of if fails else output_of
+        return run_playbooks(environment, *playbooks, "-e", variables, *options)
 
     return run
 
@@ -51,10 +53,9 @@ def test_a_tpu_is_stopped_once_and_started_again_and_that_of_another_zone_is_not
     other = local_api.ready("solo", OTHER_ZONE, **ON_DEMAND)
 
     options = ("-e", f"zone={ZONE}", "-e", json.dumps(SILENT))
-    result = power("stop", "stop", "start", options=options)
+    output = power("stop", "stop", "start", options=options)
 
-    assert result.returncode == 0, flat(result)
-    assert "changed=2" in result.stdout
+    assert "changed=2" in output
     calls = re.findall(r"request POST \S+/nodes/(\S+:(?:stop|start))\b", local_api.log())
     assert calls == ["solo:stop", "solo:start"]
     assert local_api.node("solo")["state"] == "READY"
@@ -73,7 +74,7 @@ def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(
 ):
     local_api.ready("solo", **fields)
 
-    output = flat(power("stop"))
+    output = power("stop", fails=True)
 
     assert f"{reason}: Google stops only TPUs with one worker that are not spot" in output
     assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in output
@@ -83,10 +84,10 @@ def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(
 def test_a_tpu_whose_worker_does_not_answer_is_not_stopped(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    result = power("stop", options=("-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9"))
+    away = ("-e", "ansible_connection=ssh", "-e", "ansible_host=127.0.0.9")
+    output = power("stop", options=away, fails=True)
 
-    assert result.returncode != 0
-    assert "so a run may be active. Nothing was stopped" in flat(result)
+    assert "so a run may be active. Nothing was stopped" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -94,10 +95,9 @@ def test_a_tpu_with_an_active_run_is_not_stopped(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
     answer = json.dumps({"power_observed": {"runs": [report("training")]}})
-    result = power("stop", options=("-e", answer))
+    output = power("stop", options=("-e", answer), fails=True)
 
-    assert result.returncode != 0
-    assert "run mine is active on the TPU solo. Stop the run first" in flat(result)
+    assert "run mine is active on the TPU solo. Stop the run first" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -107,17 +107,16 @@ def test_a_tpu_that_was_recreated_since_it_was_listed_is_left_alone(power, local
     listed = {"name": "solo", "zone": ZONE, "id": "1", "spot": False, "workers": 1}
 
     options = ("-e", json.dumps({"power_tpu": listed | {"state": "READY"}}))
-    result = power(verb, options=options)
+    output = power(verb, options=options, fails=True)
 
-    assert result.returncode != 0
-    assert f"can't {verb} TPU solo ({ZONE}): it was recreated meanwhile" in flat(result)
+    assert f"can't {verb} TPU solo ({ZONE}): it was recreated meanwhile" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
 def test_an_unknown_tpu_is_named(power, local_api):
     local_api.ready("other", **ON_DEMAND)
 
-    assert "TPU solo: no TPU of this name was found. See which TPUs" in flat(power("stop"))
+    assert "TPU solo: no TPU of this name was found. See which TPUs" in power("stop", fails=True)
 
 
 def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_secrets(
@@ -128,11 +127,10 @@ def test_check_mode_stops_nothing_and_shows_no_variables_of_the_worker_such_as_s
     variables = {"secrets": {"TOKEN": "not-for-the-screen"}, "hidden": "{{ no_such_variable }}"}
     options = ("-e", f"tpu=solo_{ZONE}", "-e", json.dumps(variables | SILENT))
 
-    result = power("stop", options=("--check", "-v", *options))
+    output = power("stop", options=("--check", "-v", *options))
 
-    assert result.returncode == 0, flat(result)
-    assert "changed=1" in result.stdout
-    assert "not-for-the-screen" not in flat(result)
+    assert "changed=1" in output
+    assert "not-for-the-screen" not in output
     assert local_api.node("solo")["state"] == "READY"
 
 
@@ -140,17 +138,16 @@ def test_a_limit_that_excludes_the_worker_stops_nothing(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
     local_api.ready("other", **ON_DEMAND)
 
-    result = power("stop", options=("--limit", "localhost,tpu_other"))
+    output = power("stop", options=("--limit", "localhost,tpu_other"), fails=True)
 
-    assert "TPU solo (READY): its worker was not checked for active runs" in flat(result)
-    assert result.returncode != 0
+    assert "TPU solo (READY): its worker was not checked for active runs" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
 def test_the_worker_is_asked_only_after_the_user_has_agreed(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
 
-    result = power("stop", options=("-e", "yes=false"))
+    output = power("stop", options=("-e", "yes=false"), fails=True)
 
-    assert "Nothing was done, because solo was not typed" in flat(result)
-    assert "which runs are active" not in flat(result)
+    assert "Nothing was done, because solo was not typed" in output
+    assert "which runs are active" not in output

@@ -14,7 +14,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
     write_heartbeat,
 )
 
-from harness.playbooks import ROOT, environment_of, error_of, output_of, play
+from harness.playbooks import OURS, ROOT, environment_of, error_of, output_of, play
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
 
@@ -66,6 +66,14 @@ def test_a_multislice_with_a_hyphen_in_its_name_is_found():
     groups = {"all": ["pod"], "state_PREEMPTED": ["pod"], "multislice_my_big": ["pod"]}
 
     assert status_hosts(groups, "multislice_my-big") == ["pod"]
+
+
+def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
+    local_api.ready("demo", labels=OURS)
+
+    output = error_of(environment, "playbooks/status.yml", "-e", "tpu=dmeo")
+
+    assert "tpu=dmeo: no TPU of this name exists" in output
 
 
 def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, record_file):

@@ -16,7 +16,7 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.tpufleet.core.plugins.action import run_plan
 
-from harness.playbooks import ROOT
+from harness.playbooks import ROOT, flat
 from harness.valid_record import record_fields
 from tests.collections.running_actions import run_action
 from tests.collections.runs.answers import report, report_end
@@ -111,8 +111,9 @@ class Fleet:
                     target.write_text(filled.replace("NAME", name))
 
     def train(
-        self, _env: dict[str, str] | None = None, **variables: Any
-    ) -> subprocess.CompletedProcess[str]:
+        self, _env: dict[str, str] | None = None, *, fails: bool = False, **variables: Any
+    ) -> str:
+        """Run train.yml, which must succeed, or fail with ``fails``; return its output."""
         (self.folder / "answers").write_text(json.dumps(self.answers))
         (self.folder / "calls").write_text("")
         extra_vars = {
@@ -127,7 +128,7 @@ class Fleet:
         }
         playbook = str(Path(sys.executable).with_name("ansible-playbook"))
         arguments = ["-i", self.folder / "hosts.yml", "-e", json.dumps(extra_vars), "train.yml"]
-        return subprocess.run(
+        result = subprocess.run(
             [playbook, *arguments],
             cwd=self.folder,
             env={
@@ -143,6 +144,8 @@ class Fleet:
             timeout=180,
             check=False,
         )
+        assert (result.returncode != 0) == fails, result.stdout + result.stderr
+        return flat(result)
 
     @property
     def calls(self) -> list[list[Any]]:
@@ -164,9 +167,8 @@ def test_a_launch_starts_each_worker_once_and_keeps_the_record_and_the_lock_file
     (fleet.folder / "mine.lock").write_bytes(lock)
     digest = hashlib.sha256(lock.strip()).hexdigest()
 
-    result = fleet.train(jax_lock="", requirements="mine.in", env={"A": "1"})
+    fleet.train(jax_lock="", requirements="mine.in", env={"A": "1"})
 
-    assert result.returncode == 0, result.stdout
     assert fleet.calls == [
         ["run", "launched", "0", 1, ["pod-w0", "pod-w1"], False, 0, 0.0],
         ["run", "launched", "1", 1, ["pod-w0", "pod-w1"], False, 0, 0.0],
@@ -182,10 +184,9 @@ def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
     fleet.answers["launched 1"] = blocked
 
-    result = fleet.train()
+    output = fleet.train(fails=True)
 
-    assert result.returncode != 0
-    assert "run mine was not started: pod-w1: no space left" in " ".join(result.stdout.split())
+    assert "run mine was not started: pod-w1: no space left" in output
     assert [call[:3] for call in fleet.calls if call[1] == "stopped"] == [["run", "stopped", "0"]]
     assert fleet.record["wanted"] == "stopped"
 
@@ -196,12 +197,10 @@ def test_workers_get_a_missing_release_and_a_run_that_fails_before_its_first_ste
     fleet.answers |= {"launched": bare, "started": {"info": report("starting")}}
     fleet.answers["run_wait"] = {"outcome": "settled", "info": crashed}
 
-    result = fleet.train(wait="first_step")
+    output = fleet.train(wait="first_step", fails=True)
 
-    assert result.returncode != 0
-    assert "pod-w0: Traceback: no module named jax" in result.stdout, result.stdout
-    text = " ".join(result.stdout.split())
-    assert "run mine failed and was stopped on all workers: pod-w" in text
+    assert "pod-w0: Traceback: no module named jax" in output
+    assert "run mine failed and was stopped on all workers: pod-w" in output
     kinds = [(call[0], call[1]) for call in fleet.calls]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         ("release", None): 2,
@@ -219,11 +218,9 @@ def test_a_run_whose_code_cannot_be_pushed_to_a_worker_is_stopped(fleet):
     fleet.answers |= {"launched": bare, "started": {"info": report("starting")}}
     fleet.answers["release"] = {"failed": True, "msg": "no space left"}
 
-    result = fleet.train()
+    output = fleet.train(fails=True)
 
-    assert result.returncode != 0
-    text = " ".join(result.stdout.split())
-    assert "run mine failed and was stopped on all workers: pod-w0: no space left" in text
+    assert "run mine failed and was stopped on all workers: pod-w0: no space left" in output
     assert fleet.record["wanted"] == "stopped"
 
 
@@ -250,10 +247,9 @@ def test_one_refused_run_of_a_sweep_leaves_no_other_run_wanted(fleet):
     sweep = fleet.folder / "sweep.yml"
     sweep.write_text("- {tpu: pod, name: '0'}\n- {tpu: other, name: '1'}\n")
 
-    result = fleet.train(sweep=str(sweep))
+    output = fleet.train(sweep=str(sweep), fails=True)
 
-    assert result.returncode != 0
-    assert "run mine-1 was launched on TPU pod" in " ".join(result.stdout.split())
+    assert "run mine-1 was launched on TPU pod" in output
     assert not (fleet.folder / "fleet/runs/mine-0.json").exists()
 
 
@@ -276,19 +272,16 @@ def test_a_launch_keeps_secrets_of_a_vault_out_of_the_record_and_names_others_an
         check=True,
     )
 
-    result = fleet.train(env, command="python main.py faster")
+    output = fleet.train(env, command="python main.py faster")
 
-    assert result.returncode == 0, result.stdout
     assert json.loads((fleet.folder / "calls.secrets").read_text()) == secrets
-    output = result.stdout + result.stderr + str(fleet.record)
-    everything = output + (folder / "secrets.yml").read_text()
+    everything = f"{output} {fleet.record} {(folder / 'secrets.yml').read_text()}"
     assert not [value for value in secrets.values() if value in everything]
-    text = " ".join(output.split())
-    assert text.count("OTHER_API_KEY: set outside the mapping secrets") == 1
-    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in text
-    assert "planted" not in text
-    assert re.search("run mine: this launch differs from the last one in .*command or set", text)
-    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in text
+    assert output.count("OTHER_API_KEY: set outside the mapping secrets") == 1
+    assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in output
+    assert "planted" not in everything
+    assert re.search("run mine: this launch differs from the last one in .*command or set", output)
+    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in output
 
 
 @dataclass
