@@ -142,6 +142,26 @@ def test_a_relaunch_starts_nothing_if_the_record_was_changed_meanwhile(launch, c
     assert (verdict["start"], launch.record().attempt) == ([], 1)
 
 
+def test_a_relaunch_with_a_blocker_leaves_the_record_as_it_is(launch):
+    before = launch.record()
+    launch.plan(is_relaunch=True)
+    blocked = both(CHECKED | {"blockers": ["no space left"]})
+
+    verdict = launch.judge(started=blocked, relaunch=True).judge_answers()
+
+    assert "no space left" in verdict["failures"]["pod-w0"]
+    assert launch.record() == before
+
+
+def test_a_run_that_is_running_stays_stopped_if_a_user_stopped_it_during_the_launch(launch):
+    launch.plan()
+    launch.change(EventKind.STOPPED, wanted="stopped")
+
+    launch.judge(started=both(CHECKED | {"status": "running"})).judge_answers()
+
+    assert launch.record().wanted == "stopped"
+
+
 @pytest.mark.parametrize("state", ["running", "done"])
 def test_a_run_that_needs_no_launch_is_recorded_in_its_observed_state(tmp_path, state):
     launch = Launch(tmp_path)
@@ -276,6 +296,15 @@ def test_a_dry_run_records_nothing(tmp_path):
     assert launch.record() is None
 
 
+def test_a_dry_run_of_a_relaunch_records_nothing(launch):
+    before = launch.record()
+    launch.plan(is_relaunch=True)
+
+    launch.judge(check=True, started=both(CHECKED), relaunch=True).judge_answers()
+
+    assert launch.record() == before
+
+
 class BrokenStore:
     """A store of records that does not answer."""
 
@@ -328,3 +357,14 @@ def test_a_run_is_recorded_as_done_once_it_has_ended_on_all_workers(launch, othe
     launch.judge(verdict=start, waited=waited).judge_outcome()
 
     assert launch.record().wanted == wanted
+
+
+def test_the_end_of_an_attempt_does_not_end_a_newer_attempt(launch):
+    start = launch.started()
+    launched_again(launch)
+    ended = both({"info": report_end("0"), "outcome": "settled"})
+
+    outcome = launch.judge(verdict=start, waited=ended).judge_outcome()
+
+    assert (outcome["failed_runs"], outcome["stop"]) == ({}, [])
+    assert (launch.record().wanted, launch.record().attempt) == ("running", 2)
