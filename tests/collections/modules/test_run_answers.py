@@ -53,10 +53,13 @@ def test_a_failed_push_counts_as_a_failure_of_the_worker():
         {"failed": True, "msg": "no space left"},
     )
     answers = start_answers(
-        ["w0", "w1"], {"w0": started() | {"info": {}}, "w1": bare}, {"w1": failed}, {}
+        ["w0", "w1", "w2"],
+        {"w0": started() | {"info": {}}, "w1": bare, "w2": bare},
+        {"w1": failed, "w2": DOWN},
+        {},
     )
 
-    assert failures(answers) == ["w1: no space left"]
+    assert failures(answers) == ["w1: no space left", "w2: can't be reached: ssh: No route to host"]
 
 
 def test_a_worker_without_the_release_that_never_started_is_a_failure():
@@ -95,15 +98,17 @@ def test_a_blocker_of_one_run_does_not_block_another():
     assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
-def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch():
+def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch_unless_it_has_a_blocker():
     statuses = {
         "a": ("running", "running"),
         "b": ("done", "done"),
         "c": ("absent", "absent"),
         "d": ("running", "absent"),  # the run has lost a worker
+        "e": ("done", "done"),
     }
     processes = {f"{run}-w{n}": {"run": run} for run in statuses for n in (0, 1)}
     answers = {host: ready(statuses[host[0]][int(host[-1])]) for host in processes}
+    answers["e-w0"] = ready("done", "no space")
 
     verdict = launch_verdict(answers, processes)
 
@@ -168,7 +173,8 @@ def test_a_host_that_registered_nothing_has_an_empty_answer():
 
 def test_a_refused_run_and_processes_of_older_attempts_are_stopped():
     older = ready() | {"info": report(active=True)}
-    answers = {"w0": started(), "w1": ready(), "w2": started(), "w3": older}
+    newer = started() | {"info": report(active=True)}
+    answers = {"w0": started(), "w1": ready(), "w2": newer, "w3": older}
     processes = {host: {"run": "a" if host < "w2" else "b"} for host in answers}
 
     assert hosts_to_stop(answers, processes, refused={"a"}, again={"b"}) == ["w0", "w3"]
