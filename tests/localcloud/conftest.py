@@ -1,10 +1,20 @@
-"""Fixtures for the tests on real machines."""
+"""Fixtures for the tests of the API, of its clients, and on real machines."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.localcloud.api.local_api import LocalApi
 from tests.localcloud.real_machines import new_key
+
+
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
+    """A local cloud's API that a module's tests share."""
+    api = LocalApi(tmp_path_factory.mktemp("shared"))
+    yield api
+    api.halt()
 
 
 @pytest.fixture(scope="module")

@@ -44,13 +44,6 @@ def gcloud_for(home: Path, endpoint: str, credentials: Path) -> Gcloud:
 
 
 @pytest.fixture(scope="module")
-def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
-    api = LocalApi(tmp_path_factory.mktemp("cloud"))
-    yield api
-    api.halt()
-
-
-@pytest.fixture(scope="module")
 def gcloud(shared_api, tmp_path_factory) -> Gcloud:
     """Return a function that runs gcloud, authenticated once for all tests to save time."""
     home = tmp_path_factory.mktemp("home")

@@ -33,14 +33,6 @@ def rolled_back(tmp_path_factory) -> Iterator[Callable[[], AbstractContextManage
     database.close()
 
 
-@pytest.fixture(scope="module")
-def shared_api(tmp_path_factory) -> Iterator[LocalApi]:
-    """A local cloud's API that a module's tests share, because they change nothing."""
-    api = LocalApi(tmp_path_factory.mktemp("shared"))
-    yield api
-    api.halt()
-
-
 @pytest.fixture
 def full(tmp_path) -> Iterator[LocalApi]:
     """A cloud that has addresses for only one v4-16; the node ``other`` uses them."""
