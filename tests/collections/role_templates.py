@@ -45,9 +45,12 @@ def run_tasks(
     *arguments: str,
     inventory: str = HERE,
     environment: Mapping[str, str] | None = None,
+    fails: bool = False,
     **fields: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a play with these tasks, by default on this computer, with Ansible's default callback.
+
+    The play must succeed, or with ``fails`` it must fail.
 
     ``arguments`` are those of ansible-playbook, ``environment`` has additional variables, and
     ``fields`` are keywords of the play.
@@ -55,7 +58,9 @@ def run_tasks(
     book, hosts = local_play(folder, tasks, inventory=inventory, **fields)
     variables = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
     everything = {**os.environ, **variables, **(environment or {})}
-    return play(everything, book, *arguments, inventory=hosts)
+    result = play(everything, book, *arguments, inventory=hosts)
+    assert (result.returncode != 0) == fails, result.stdout + result.stderr
+    return result
 
 
 def local_play(

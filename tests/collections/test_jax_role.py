@@ -31,7 +31,6 @@ def test_the_lock_file_determines_the_proof_of_the_environment(tmp_path):
 
     result = run_tasks(tmp_path, tasks, vars_files=[str(ROOT / "roles/jax/defaults/main.yml")])
 
-    assert result.returncode == 0, flat(result)
     assert f"ok={len(cases)} " in result.stdout
 
 

