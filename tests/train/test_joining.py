@@ -1,4 +1,8 @@
-"""SaveRequest, with which all processes agree to save a checkpoint at the same step."""
+"""Connection of a run's processes, and SaveRequest, with which they agree to save at a step."""
+
+import os
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +39,36 @@ def test_a_save_cancels_a_pending_request():
     assert not any(request.should_save(call, is_requested=False) for call in range(1, 17))
 
 
-def test_a_process_waits_long_for_others_that_still_download(tmp_path, monkeypatch):
-    given = {}
+def joined(monkeypatch: pytest.MonkeyPatch, coordinator: str) -> dict[str, Any]:
+    """Join a run of two processes; return the options that JAX gets."""
+    given: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: given.update(options))
-    mesh.join(Contract("r", tmp_path, tmp_path, "127.0.0.1:1", 2, 0), 10)
+    mesh.join(Contract("r", Path("run"), Path("run"), coordinator, 2, 0), heartbeat_timeout=10)
+    return given
+
+
+def test_a_process_waits_long_for_others_that_still_download_and_not_for_a_lost_one(monkeypatch):
+    given = joined(monkeypatch, "127.0.0.1:1")
     assert given["initialization_timeout"] >= 3600
+    assert given["heartbeat_timeout_seconds"] == 10
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "address"),
+    [
+        ("10.0.0.2:8479", "10.0.0.2:8479"),
+        ("[fd00::2]:8479", "[fd00::2]:8479"),
+        ("pod-w0:8479", None),
+    ],
+)
+def test_the_coordinator_listens_only_on_its_own_address(monkeypatch, coordinator, address):
+    assert joined(monkeypatch, coordinator)["coordinator_bind_address"] == address
+
+
+@pytest.mark.parametrize(("excluded", "expected"), [("", "10.0.0.2"), ("a,b", "a,b,10.0.0.2")])
+def test_processes_connect_to_the_coordinator_without_a_proxy(monkeypatch, excluded, expected):
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", excluded)
+    monkeypatch.setenv("no_grpc_proxy", "")
+    joined(monkeypatch, "10.0.0.2:8479")
+    assert os.environ["no_grpc_proxy"] == expected  # noqa: SIM112 - gRPC reads this name
