@@ -133,19 +133,29 @@ def test_a_reader_skips_a_damaged_checkpoint_and_does_not_move_it(saved: Path):
     assert names(saved) == SAVED_STEPS
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused(saved: Path):
-    for step in SAVED_STEPS:
+@pytest.mark.parametrize("unfinished", [set(), {"40"}])
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(saved: Path, unfinished: set[str]):
+    for step in unfinished:
+        (saved / step / MANIFEST).unlink()
+    for step in SAVED_STEPS - unfinished:
         cut_short(saved / step)
     for _ in range(2):
         with pytest.raises(ConfigError, match="each checkpoint is damaged"):
             opened(saved)
-    assert names(saved) == {"30.damaged", "40.damaged"}
+    assert names(saved) == {f"{step}.damaged" for step in SAVED_STEPS - unfinished} | unfinished
 
 
-@pytest.mark.parametrize(("complete", "latest"), [({"30"}, 30), (set(), None)])
-def test_an_unfinished_save_is_removed(saved: Path, complete: set[str], latest: int | None):
+@pytest.mark.parametrize(
+    ("complete", "latest", "has_owner"),
+    [({"30"}, 30, True), ({"30"}, 30, False), (set(), None, True)],
+)
+def test_an_unfinished_save_is_removed(
+    saved: Path, complete: set[str], latest: int | None, has_owner: bool
+):
     for step in SAVED_STEPS - {"40"} - complete:
         shutil.rmtree(saved / step)
+    if not has_owner:
+        (saved / OWNER).unlink()
     (saved / "40" / MANIFEST).unlink()
     (saved / "50.orbax-checkpoint-tmp").mkdir()
     assert opened(saved).latest == latest
