@@ -42,6 +42,11 @@ def test_the_directory_of_the_process_that_finishes_first_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
 
+def test_a_directory_that_cannot_be_renamed_is_an_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError), new_directory(tmp_path / "corpus") as new:
+        new.rmdir()
+
+
 @pytest.mark.parametrize(("host", "remaining"), [(None, []), ("other-w0", [".partial-other-w0-x"])])
 def test_the_remains_of_a_killed_process_of_this_host_are_removed(
     tmp_path: Path, host: str | None, remaining: list[str]
