@@ -162,7 +162,7 @@ class SaveRequest:
         if call_number % self.DELAY_CALLS:
             return False
         is_agreed = self._pending is not None and bool(self._pending)
-        local_requests = np.full(self._sharding.mesh.size, is_requested and not is_agreed)
+        local_requests = np.full(self._sharding.mesh.size, is_requested)
         requests = jax.make_array_from_callback(
             local_requests.shape, self._sharding, lambda i: local_requests[i]
         )
