@@ -216,6 +216,8 @@ def test_all_options_of_a_request_reach_the_api():
     ("change", "message"),
     [
         ({"name": "Demo"}, "invalid TPU name"),
+        ({"tpu": replace(TPU, name="My.TPU"), "count": 2}, "invalid TPU name"),
+        ({"tpu": replace(TPU, name="a" * 62), "count": 2}, "invalid TPU name"),
         ({"count": 0}, "count is 0"),
         ({"valid_for": 1, "valid_until": "2026-12-01T00:00:00Z"}, "both valid_for and valid_until"),
         ({"min_duration": 60}, "min_duration needs the tier guaranteed"),

@@ -132,6 +132,7 @@ class QueuedResourceSpec:
             raise NotConfigured(
                 f"queued resource {self.where}: count is {self.count}, but must be at least 1"
             )
+        check_name(self.nodes[-1])  # with its number, it may be longer than a name can be
         if self.valid_for and self.valid_until:
             raise NotConfigured(
                 f"queued resource {self.where}: both valid_for and valid_until are set. Remove one "
