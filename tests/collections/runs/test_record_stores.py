@@ -2,16 +2,22 @@
 
 import json
 import multiprocessing
+import socket
 import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import (
+    record_store as record_stores,
+)
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import LEASE_S
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record import InvalidRecordError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
@@ -256,6 +262,27 @@ def test_a_missing_bucket_is_an_error_and_not_empty(bucket_api):
     ):
         with pytest.raises(RecordError, match="nowhere"):
             operation()
+
+
+def test_the_requests_to_a_bucket_that_hangs_end_before_a_lease_does():
+    policy = record_stores.SMALL_OBJECT_RETRY
+    assert max(policy.silent_tries, policy.connect_tries) * policy.request_timeout < LEASE_S
+
+
+def test_a_bucket_that_hangs_is_an_error(monkeypatch):
+    policy = replace(record_stores.SMALL_OBJECT_RETRY, request_timeout=0.1, silent_tries=1)
+    monkeypatch.setattr(record_stores, "SMALL_OBJECT_RETRY", policy)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{hanging.getsockname()[1]}")
+        store = record_store("gs://fleet", {"project": "local-fleet"})
+
+        with pytest.raises(RecordError, match="no answer"):
+            store.runs()
+
+        hanging.setblocking(False)
+        hanging.accept()
+        with pytest.raises(BlockingIOError):
+            hanging.accept()  # there was no second try
 
 
 @pytest.mark.parametrize("text", [b'["a list"]', b"{", b"\xff", b""])

@@ -23,6 +23,9 @@ from .session import GOOGLE_STORAGE, ApiSettings, open_storage_session
 SCHEME = "gs://"
 ABSENT = 0
 """The generation of an object that does not exist (ifGenerationMatch=0)."""
+SMALL_OBJECT_RETRY = RetryPolicy(request_timeout=15)
+"""Retry policy for small JSON objects. A bucket that hangs must not hold up a pass of the watch for
+minutes, nor the renewal of a lease for longer than the lease is valid."""
 _GENERATION_HEADER = "x-goog-generation"
 _READ_TRIES = 5
 _JSON = "application/json; charset=UTF-8"
@@ -110,9 +113,10 @@ class Bucket:
         )
 
     @classmethod
-    def of(cls, url: str, api: Mapping[str, Any]) -> Bucket:
+    def of(cls, url: str, api: Mapping[str, Any], *, retry: RetryPolicy | None = None) -> Bucket:
         """Create a client with the settings in ``api``, the inventory's variable ``tpu_api``.
 
+        ``retry`` is how often to retry a request, and how long to wait; None for the default.
         Raises NotConfigured for an invalid URL, and if the settings name a cloud without Cloud
         Storage.
         """
@@ -122,7 +126,10 @@ class Bucket:
                 f"{url}: this cloud has no Cloud Storage. Use a directory instead of a gs:// URL"
             )
         return cls(
-            url, address=settings.storage_address, credentials_file=settings.credentials_file
+            url,
+            address=settings.storage_address,
+            credentials_file=settings.credentials_file,
+            retry=retry,
         )
 
     def read(self, name: str) -> tuple[dict[str, Any], int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...module_utils.cloud import errors
-from ...module_utils.cloud.storage import SCHEME, Bucket
+from ...module_utils.cloud.storage import SCHEME, SMALL_OBJECT_RETRY, Bucket
 from ...module_utils.worker.contract import DONE_MARKER
 from ...module_utils.worker.done_marker import MAX_BYTES, DoneMarker, parse_text
 
@@ -29,7 +29,8 @@ def read_done_marker(checkpoints: str, run: str, api: Mapping[str, Any]) -> Done
     if not checkpoints.startswith(SCHEME):
         return None
     try:
-        text = Bucket.of(checkpoints, api).content(DONE_MARKER, 0, MAX_BYTES + 1)
+        bucket = Bucket.of(checkpoints, api, retry=SMALL_OBJECT_RETRY)
+        text = bucket.content(DONE_MARKER, 0, MAX_BYTES + 1)
     except (errors.NotFound, errors.Forbidden, errors.InvalidRequest, errors.NotConfigured):
         return None
     return parse_text(text, run)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.cloud.errors import BadObject, CloudError, Conflict
-from ...module_utils.cloud.storage import Bucket
+from ...module_utils.cloud.storage import SMALL_OBJECT_RETRY, Bucket
 from ...module_utils.worker.os_errors import os_error_text
 from ..replaced_file import replace_file
 from .event_kind import MAX_HISTORY
@@ -251,6 +251,7 @@ def record_store(fleet_state: str, api: Mapping[str, Any] | None = None) -> Reco
     if not fleet_state.startswith("gs://"):
         return RecordFolder(fleet_state)
     try:
-        return RecordBucket(Bucket.of(f"{fleet_state.rstrip('/')}/runs", api or {}))
+        url = f"{fleet_state.rstrip('/')}/runs"
+        return RecordBucket(Bucket.of(url, api or {}, retry=SMALL_OBJECT_RETRY))
     except CloudError as error:
         raise RecordError(f"fleet_state: {error}") from None
