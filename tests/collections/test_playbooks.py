@@ -151,11 +151,15 @@ def test_yes_deletes_only_the_named_tpu_and_unreachable_workers_of_others_fail_n
 ):
     local_api.ready("demo", labels=OURS)
     local_api.ready("old")
+    local_api.ready("old", "us-central1-b", acceleratorType="v2-8")
     nfs = {"kind": "nfs", "path": "/mnt/shared", "server": "demo-w0"}
-    variables = {"tpu": "old", "yes": True, "mounts": [nfs]}
+    variables = {"tpu": "old", "zone": "us-central2-b", "yes": True, "mounts": [nfs]}
     output = output_of(environment, "playbooks/delete.yml", "-e", json.dumps(variables))
-    names = [node["name"].rsplit("/", 1)[1] for node in local_api.get("locations/-/nodes")["nodes"]]
-    assert names == ["demo"]
+    nodes = [node["name"] for node in local_api.get("locations/-/nodes")["nodes"]]
+    assert [name.split("/", 3)[-1] for name in sorted(nodes)] == [
+        "us-central1-b/nodes/old",
+        "us-central2-b/nodes/demo",
+    ]
     for worker in ("demo-w0", "demo-w1"):
         assert f"{worker} may still accept connections from the addresses of deleted TPUs" in output
 
