@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tpufleet.core.plugins.module_utils.worker import units
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.end_state import end_state
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import launch_file
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError, WorkerPaths
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_files import (
     Exit,
@@ -26,6 +27,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_unit impo
 )
 
 from harness.playbooks import ROOT
+from harness.valid_record import process
 from tests.collections.running_modules import run_module
 
 BEAT = {"state": "running", "step": 4}
@@ -127,6 +129,17 @@ def test_the_end_of_an_earlier_attempt_does_not_count_for_the_launched_one(paths
     assert (observed["state"], observed["attempt"]) == ("lost", 3)
 
 
+def test_a_worker_reports_whether_it_has_the_environment_of_the_launch(paths):
+    launch = process()
+    (paths.unit_dir("mine") / "launch.json").write_text(launch_file(launch))
+
+    assert not observe("mine", paths, unit={})["has_environment"]
+    env = paths.python_env(launch.python_env)
+    env.mkdir(parents=True)
+    (env / "complete.json").write_text('{"files": 0, "bytes": 0, "bytecode": 0}')
+    assert observe("mine", paths, unit={})["has_environment"]
+
+
 def test_a_worker_reports_codes_numbers_and_the_error_line_of_its_log(paths):
     (paths.run_dir("mine") / "log").write_text(
         "--- 2026-11-23T06:00:00Z attempt 3\nValueError: no layer 7\n"
@@ -149,12 +162,13 @@ def test_a_worker_names_the_workers_that_it_waits_for(paths):
 
 
 def test_the_error_of_a_failed_rendezvous_is_reported(paths):
-    observed = ended(paths, "76", attempt=3, error="pod-w1 did not come")
+    observed = ended(paths, "76", attempt=3, error="pod-w1 did not come", waiting_for=["pod-w1"])
 
     assert (observed["reason_code"], observed["error"]) == (
         "rendezvous_failed",
         "pod-w1 did not come",
     )
+    assert observed["waiting_for"] == []
 
 
 @pytest.mark.parametrize(("attempt", "peer", "exit_code"), [(3, "pod-w1", 9), (2, "", None)])
