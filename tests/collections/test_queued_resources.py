@@ -243,6 +243,25 @@ def test_an_invalid_duration_is_refused(text):
 
 
 @pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [
+        ({"nodeId": "My.TPU"}, ("My.TPU",)),
+        ({"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s_1"}}, ("s_1-0", "s_1-1")),
+        ({"multisliceParams": {"nodeCount": 2}}, ("My.QR-0", "My.QR-1")),
+    ],
+)
+def test_the_request_of_another_user_may_have_any_name_that_google_accepts(spec, nodes):
+    name = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/My.QR"
+    assert parse_queued_resource({"name": name, "tpu": {"nodeSpec": [spec]}}).nodes == nodes
+
+
+@pytest.mark.parametrize("name", ["a/b", "{{ x }}", "a" * 129])
+def test_an_invalid_name_of_a_requested_tpu_is_refused(name):
+    with pytest.raises(BadAnswer, match="invalid TPU name"):
+        parse_queued_resource(request() | {"tpu": {"nodeSpec": [{"nodeId": name}]}})
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"name": "x"},

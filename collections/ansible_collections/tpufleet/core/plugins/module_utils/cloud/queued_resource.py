@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..worker.node_identity import NODE_NAME_PATTERN
+from ..worker.node_identity import REQUEST_NAME_PATTERN
 from .errors import BadAnswer, NotConfigured, one_line
 from .fields import Fields, check_name, path_parts
 from .names import ZonalResource
@@ -223,14 +223,10 @@ def parse_queued_resource(data: object) -> QueuedResource:
 def _nodes_of(spec: Fields, name: str) -> list[str]:
     slices = spec.nested("multisliceParams")
     count = slices.number("nodeCount")
+    node = (slices.text("nodeIdPrefix") or name) if count else spec.text("nodeId")
+    # Google accepts the same characters as in the name of a queued resource.
+    if node and not re.fullmatch(REQUEST_NAME_PATTERN, node):
+        raise BadAnswer(f"{spec.resource}: malformed API response: invalid TPU name ({node!r:.80})")
     if count:
-        prefix = slices.text("nodeIdPrefix") or name
-        nodes = [f"{prefix}-{number}" for number in range(min(count, _MAX_SLICES))]
-    else:
-        nodes = [node] if (node := spec.text("nodeId")) else []
-    for node in nodes[:1]:
-        if not re.fullmatch(NODE_NAME_PATTERN, node):
-            raise BadAnswer(
-                f"{spec.resource}: malformed API response: invalid TPU name ({node!r:.80})"
-            )
-    return nodes
+        return [f"{node}-{number}" for number in range(min(count, _MAX_SLICES))]
+    return [node] if node else []
