@@ -24,6 +24,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache i
     missing_cached_file,
 )
 
+from tests.collections.runs.observations import POD
 from tests.collections.runs.records import LOCK, LOCK_TEXT, RELEASE, keep_release, run_record
 
 STATE_DIR = Path("/home/me/.tpufleet")
@@ -86,6 +87,29 @@ def test_workers_get_the_environment_that_the_run_was_launched_with(action, stop
     for _, variables in calls[len(stops) :]:
         assert variables["jax_lock"] == f"{STATE_DIR}/locks/{LOCK}.lock"
         assert variables["jax_requirements"] == "worker-torch"
+
+
+@pytest.mark.parametrize(
+    ("action", "playbooks"),
+    [
+        (Action.RESTART, ["kill", "train"]),
+        (Action.STOP, ["kill"]),
+        (Action.REPLACE, ["delete", "create"]),
+        (Action.RECREATE, ["create"]),
+    ],
+)
+def test_each_playbook_gets_the_fence_and_none_records_the_run_as_stopped(action, playbooks):
+    observed = Observation(
+        "READY", (ProcessStatus("pod-w0", RunState.RUNNING),), workers=1, tpus=(POD,)
+    )
+    fence = {"run": "mine", "fence": 5, "fleet_state": "gs://b"}
+
+    plays = plays_of(action, run_record(), observed, STATE_DIR, "gs://b", fence=5)
+
+    assert [Path(play.playbooks[-1]).stem for play in plays] == playbooks
+    for play in plays:
+        assert play.variables == play.variables | fence
+        assert play.variables.get("record", True) is ("playbooks/kill.yml" not in play.playbooks)
 
 
 def test_a_lock_file_is_private_and_written_again_only_if_it_is_damaged(tmp_path):
