@@ -145,6 +145,29 @@ def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker
     assert "gs://no-such-bucket: output not stored (HTTP 404" in errors
 
 
+def test_an_attempt_stays_until_every_earlier_one_is_stored(worker):
+    """The files of an attempt say where the output of the one before it ends."""
+    worker.begin(1, location="gs://no-such-bucket/runs/mine")
+    worker.write("of the first\n")
+    worker.begin(2)
+    worker.write("of the second\n")
+    worker.end(2)
+
+    worker.outputs.store()
+
+    assert worker.stored(2) == "of the second\n"
+    assert (worker.folder / "output/2.json").exists()
+
+
+def test_the_output_of_an_attempt_without_a_bucket_is_not_stored(worker, capsys):
+    worker.begin(1, location="")
+    worker.write("one\n")
+
+    worker.outputs.store()
+
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_whose_objects_are_refused_does_not_delay_another_in_the_same_bucket(
     tmp_path, scripted
 ):
