@@ -176,13 +176,18 @@ def test_after_a_failed_save_the_next_one_is_attempted(
     assert "/10: could not be saved: OSError: the bucket is unreachable" in caplog.text
 
 
-def test_two_failed_saves_in_a_row_end_the_run(
-    finished_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("failing", "saved"), [({10, 20}, set()), ({40}, {"20", "30"})])
+def test_two_failed_saves_in_a_row_or_a_failed_last_save_end_the_run(
+    finished_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: set[int],
+    saved: set[str],
 ):
-    fail_to_finish(monkeypatch, {10, 20})
+    fail_to_finish(monkeypatch, failing)
     with pytest.raises(OSError, match="the bucket is unreachable"):
         train_here(finished_config, tmp_path)
-    assert names(tmp_path / "checkpoints") == set()
+    assert names(tmp_path / "checkpoints") == saved
 
 
 @pytest.mark.parametrize("fault", ["incomplete", "complete", "unknown"])
