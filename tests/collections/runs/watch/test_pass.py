@@ -258,6 +258,20 @@ def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(contr
     assert events(controller) == ["launched", "recreate", SETUP_STARTED, "setup_done"]
 
 
+def test_a_setup_is_not_in_the_history_of_a_launch_that_another_controller_made_meanwhile(
+    controller,
+):
+    controller.record_launch(fence=41)
+    controller.listing = [LOST]
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, RECREATED))
+    controller.actor.callbacks.append(lambda: controller.record_launch(fence=43))
+
+    controller.pass_once()
+
+    assert controller.actor.playbooks == [CREATE, "setup.yml"]
+    assert "setup_done" not in events(controller)
+
+
 def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     controller.record_launch()
     controller.listing = [LOST]
