@@ -145,6 +145,20 @@ def test_runs_that_cannot_be_stored_are_reported_and_do_not_delay_another(worker
     assert "gs://no-such-bucket: output not stored (HTTP 404" in errors
 
 
+def test_a_run_that_had_nothing_to_store_is_stored_again_after_its_next_launch(worker):
+    worker.begin(1)
+    worker.end(1)
+    for _ in range(2):
+        worker.outputs.store()
+    assert list(worker.outputs.idle_runs) == ["mine"]
+
+    worker.begin(2)
+    worker.write("of the second\n")
+    worker.outputs.store()
+
+    assert worker.stored(2) == "of the second\n"
+
+
 def test_an_attempt_stays_until_every_earlier_one_is_stored(worker):
     """The files of an attempt say where the output of the one before it ends."""
     worker.begin(1, location="gs://no-such-bucket/runs/mine")
@@ -157,6 +171,7 @@ def test_an_attempt_stays_until_every_earlier_one_is_stored(worker):
 
     assert worker.stored(2) == "of the second\n"
     assert (worker.folder / "output/2.json").exists()
+    assert not worker.outputs.idle_runs
 
 
 def test_the_output_of_an_attempt_without_a_bucket_is_not_stored(worker, capsys):
