@@ -23,6 +23,7 @@ from ..plugin_utils.runs.observation import FOREIGN, READY, Observation
 from ..plugin_utils.runs.observe import Snapshot, tpu_variables_of_hosts, tpus_of_inventory
 from ..plugin_utils.runs.record import RunRecord
 from ..plugin_utils.runs.record_error import RecordError
+from ..plugin_utils.runs.record_store import record_store
 from ..plugin_utils.runs.release_cache import missing_cached_file
 from ..plugin_utils.runs.status import cause_text, state_text
 from ..plugin_utils.runs.store import STORE_OPTIONS, RunStore
@@ -61,7 +62,7 @@ class ActionModule(ActionBase):
                 raise RunError(f"run {run}: {tpu_blocker(observed.tpu_state)}")
             if self._task.check_mode:
                 return result | {"changed": True, "msg": f"run {run} would be stopped and launched"}
-            leases = Leases.of(options["fleet_state"], api)
+            leases = Leases(record_store(f"{options['fleet_state'].rstrip('/')}/watch", api))
             with leases.held(lease_name(record.launch.tpu)) as lease:
                 failure = self._restart(options, observed, store, record, lease)
         except (RecordError, RunError) as error:

@@ -101,7 +101,7 @@ class ActionModule(ActionBase):
         snapshot = Snapshot(hosts, plain(options["answers"]), (tpus,), options["asked_at"], zones)
         watch = WatchPass(
             store=RunStore.of(fleet_state, api),
-            leases=Leases.of(fleet_state, api),
+            leases=Leases(record_store(f"{fleet_state.rstrip('/')}/watch", api)),
             actor=Actor(
                 Path(options["project"]),
                 Path(options["state_dir"]).expanduser(),

@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ...module_utils.cloud.errors import one_line
-
 Value = str | int | float
 MAX_VALUES, MAX_TEXT = 20, 2000
-"""Limits of a cause: its number of values, and the length of a text of the record."""
 
 
 class CauseCode(StrEnum):
@@ -96,9 +93,15 @@ def parse_cause(value: Any) -> Cause:
     values: dict[str, Value] = {}
     for name, item in value.items():
         if isinstance(item, str):
-            values[name] = one_line(item)[:MAX_TEXT]
+            values[name] = one_line(item)
         elif isinstance(item, int | float) and math.isfinite(item):
             values[name] = item
         else:
             raise ValueError(name)
     return Cause(CauseCode(values.pop("code", "")), values)
+
+
+def one_line(text: str) -> str:
+    """Return a text from a run record as one printable line of at most MAX_TEXT characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable.split())[:MAX_TEXT]

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils.cloud.errors import one_line
 from ...module_utils.worker.run_state import RunState
-from .causes import MAX_TEXT, Cause, parse_cause
+from .causes import Cause, one_line, parse_cause
 from .event_kind import EventKind
 
 MAX_CAUSES = 10
@@ -84,4 +83,4 @@ def parse_time(value: Any) -> float:
 def _line(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
-    return one_line(value)[:MAX_TEXT]
+    return one_line(value)

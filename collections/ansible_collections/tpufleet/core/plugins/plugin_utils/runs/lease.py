@@ -25,10 +25,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .record_error import RecordConflictError, RecordError
-from .record_store import RecordStore, record_store
+
+if TYPE_CHECKING:
+    from .record_store import RecordStore
 
 LEASE_S, RENEW_EVERY_S = 90.0, 20.0
 MAX_SKEW_S = 60.0
@@ -90,11 +92,6 @@ class Leases:
         monotonic: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self.documents, self.clock, self.monotonic = documents, clock, monotonic
-
-    @classmethod
-    def of(cls, fleet_state: str, api: Mapping[str, Any]) -> Leases:
-        """Open the leases of ``fleet_state``. ``api`` is the inventory's variable ``tpu_api``."""
-        return cls(record_store(f"{fleet_state.rstrip('/')}/watch", api))
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[Lease]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils.cloud.errors import one_line
 from ...module_utils.worker.contract import RUN_NAME
 from ...module_utils.worker.launch_spec import (
     VARIABLE,
@@ -19,7 +18,7 @@ from ...module_utils.worker.launch_spec import (
     LaunchSpec,
     checked,
 )
-from .causes import MAX_TEXT
+from .causes import one_line
 from .event_kind import MAX_HISTORY, DesiredState, EventKind
 from .history import Event, parse_event, parse_time
 from .record_error import UnusableRecordError
@@ -222,7 +221,7 @@ def _watch(value: Any) -> Mapping[str, str | int | float]:
         if not VARIABLE.fullmatch(name) or isinstance(item, bool):
             continue
         if isinstance(item, str):
-            memory[name] = one_line(item)[:MAX_TEXT]
+            memory[name] = one_line(item)
         elif isinstance(item, int | float):
             if not -MAX_NUMBER <= item <= MAX_NUMBER:
                 raise ValueError("contains a number that does not fit 64 bits")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ...module_utils.cloud.errors import one_line
+from .causes import one_line
 from .history import parse_time
 from .record_error import RecordError
 from .record_store import RecordStore, record_store
