@@ -209,9 +209,11 @@ def test_an_attached_disk_of_another_project_is_not_owned(
     client, scripted, api_url, project, owned
 ):
     scripted.handler = lambda _: Reply(
-        {"id": "1", "sizeGb": "50", "description": DESCRIPTION_PREFIX}
+        {"id": "1", "sizeGb": "50", "description": DESCRIPTION_PREFIX, "labels": OURS}
     )
     source = f"{api_url}projects/{project}/zones/{ZONE}/disks/corpus"
     attached = parse_node(node(dataDisks=[{"sourceDisk": source, "mode": "READ_ONLY"}]))
 
-    assert [stored.name for stored in owned_disks(client.compute, [attached], [])] == owned
+    assert [
+        stored.name for stored in owned_disks(client.compute, [attached], [], fleet_name="default")
+    ] == owned

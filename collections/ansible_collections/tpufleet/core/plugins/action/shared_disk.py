@@ -14,7 +14,13 @@ from ..module_utils.cloud.disk_sharing import (
     ensure_shared,
     ensure_writable,
 )
-from ..module_utils.cloud.disks import READ_ONLY_MANY, ensure_disks, missing_disks, read_disk
+from ..module_utils.cloud.disks import (
+    READ_ONLY_MANY,
+    check_may_write,
+    ensure_disks,
+    missing_disks,
+    read_disk,
+)
 from ..module_utils.cloud.errors import CloudError, Different, NotConfigured
 from ..module_utils.cloud.fleet_name import DEFAULT_FLEET_NAME, parse_fleet_name
 from ..module_utils.cloud.names import Disk
@@ -23,7 +29,7 @@ from ..module_utils.cloud.nodes import Node, parse_node
 from ..module_utils.cloud.session import ApiSettings
 from ..module_utils.cloud.tpu_api import TpuApi
 from ..plugin_utils.fleet import observed
-from ..plugin_utils.fleet.ownership import Owner, foreign_text, is_ours, owner_of
+from ..plugin_utils.fleet.ownership import is_ours
 from ..plugin_utils.fleet.source import zones_of
 from ..plugin_utils.fleet.spec import FleetEntry, parse_fleet
 
@@ -85,12 +91,8 @@ def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     attached = [_workers_with(api, node, name) for node in sharing]
     disk = read_disk(api.compute, writer.zone, name)
     is_filled = bool(disk and disk.access_mode == READ_ONLY_MANY) and not all(attached)
-    if disk and not is_filled and owner_of(disk.labels, options["fleet_name"]) is Owner.OTHER_FLEET:
-        raise Different(
-            f"the disk {disk.where}: {foreign_text(disk.labels, options['fleet_name'])}, so this "
-            "fleet must not fill it. Choose another name in data_disks: "
-            "$EDITOR inventory/*/group_vars/all/fleet.yml"
-        )
+    if disk and not is_filled:
+        check_may_write(disk, options["fleet_name"])
     missing = missing_disks(api.compute, [writer_spec])
     changed = False
     if state == "shared":

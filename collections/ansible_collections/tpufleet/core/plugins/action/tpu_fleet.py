@@ -188,8 +188,10 @@ class ActionModule(ActionBase):
         # disks the TPUs had.
         specs = [spec for tpu in fleet for spec in tpu.specs if not name or zone in ("", spec.zone)]
         others = [spec for tpu in all_entries if tpu not in fleet for spec in tpu.specs]
-        disks = owned_disks(source.compute, nodes, specs, others) if options["disks"] else []
-        disks = [disk for disk in disks if is_ours(disk.labels, options["fleet_name"])]
+        disks = []
+        if options["disks"]:
+            fleet_name = options["fleet_name"]
+            disks = owned_disks(source.compute, nodes, specs, others, fleet_name=fleet_name)
         change_options = self._change_options(options)
         results = reconcile.delete_requests(source, requests, change_options)
         results += reconcile.delete(source, nodes, change_options)

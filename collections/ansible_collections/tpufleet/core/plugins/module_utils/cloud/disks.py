@@ -114,19 +114,25 @@ def ensure_disks(
             with suppress(errors.AlreadyExists):
                 compute.insert_disk(spec.zone, body, deadline)
         stored = _wait_ready(compute, spec.zone, disk.name, action, deadline)
-        owner, fleet = stored.labels.get(LABEL), (spec.labels or {}).get(LABEL)
-        if disk.writable and owner and fleet and owner != fleet:
-            raise errors.Different(
-                f"the disk {stored.where} belongs to the fleet {owner!r:.80}, not to {fleet}, so "
-                f"TPU {spec.where} must not write to it. Choose another name in data_disks: "
-                "$EDITOR inventory/*/group_vars/all/fleet.yml"
-            )
+        if disk.writable and (fleet_name := (spec.labels or {}).get(LABEL)):
+            check_may_write(stored, fleet_name)
         if stored.size_gb < disk.size_gb:
             raise errors.Different(
                 f"the disk {stored.where} has {stored.size_gb} GB, expected {disk.size_gb}. Resize "
                 f"it: gcloud compute disks resize {disk.name} --zone={spec.zone} "
                 f"--size={disk.size_gb}GB --project={compute.settings.project}"
             )
+
+
+def check_may_write(disk: StoredDisk, fleet_name: str) -> None:
+    """Raise Different if another fleet than ``fleet_name`` created the disk."""
+    owner = disk.labels.get(LABEL, fleet_name)
+    if owner != fleet_name:
+        raise errors.Different(
+            f"the disk {disk.where} belongs to the fleet {owner!r:.80}, so {fleet_name} must not "
+            "write to it. Choose another name in data_disks: "
+            "$EDITOR inventory/*/group_vars/all/fleet.yml"
+        )
 
 
 def _wait_ready(
@@ -192,8 +198,10 @@ def owned_disks(
     nodes: Iterable[Node],
     specs: Iterable[NodeSpec],
     others: Iterable[NodeSpec] = (),
+    *,
+    fleet_name: str,
 ) -> list[StoredDisk]:
-    """List the disks that this collection created for the given TPUs.
+    """List the disks that this collection created for the given TPUs of the fleet ``fleet_name``.
 
     ``nodes`` are the existing TPUs, and ``specs`` are the specs of the desired TPUs. ``others`` are
     the specs of TPUs whose disks are left out.
@@ -216,7 +224,11 @@ def owned_disks(
     names -= {(spec.zone, disk.name) for spec in others for disk in spec.data_disks or ()}
     stored_disks = [read_disk(compute, zone, name) for zone, name in sorted(names)]
     return [
-        disk for disk in stored_disks if disk and disk.description.startswith(DESCRIPTION_PREFIX)
+        disk
+        for disk in stored_disks
+        if disk
+        and disk.description.startswith(DESCRIPTION_PREFIX)
+        and disk.labels.get(LABEL) == fleet_name
     ]
 
 

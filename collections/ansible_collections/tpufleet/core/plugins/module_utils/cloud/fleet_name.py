@@ -1,4 +1,4 @@
-"""The fleet's name, and the label with this name on the fleet's TPUs and data disks."""
+"""The fleet's name, and the label that carries it on TPUs and data disks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from .errors import NotConfigured
 
 DEFAULT_FLEET_NAME = "default"
-#: The label with the fleet's name on TPUs and data disks that the fleet created.
+#: Label of a TPU or data disk whose value is the name of its fleet.
 LABEL = "tpufleet-fleet"
 _FLEET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
