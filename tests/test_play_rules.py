@@ -1,7 +1,7 @@
 """Rules for the plays of all playbooks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import yaml
@@ -31,12 +31,24 @@ def test_a_play_of_the_published_collection_gathers_no_facts(play):
     assert play["gather_facts"] is False
 
 
-@pytest.mark.parametrize("play", [*plays()])
-def test_no_task_takes_the_resources_of_another_fleet_for_its_own(play):
-    """A task that omits the option fleet_name works on the fleet with the default name."""
-    for task in play.get("tasks", ()):
-        for module in MODULES_WITH_FLEET_NAME & task.keys():
-            assert task[module]["fleet_name"] == "{{ fleet_name | default(omit) }}"
+def with_blocks(tasks: Iterable[dict]) -> Iterator[dict]:
+    for task in tasks:
+        yield task
+        for key in ("block", "rescue", "always"):
+            yield from with_blocks(task.get(key, ()))
+
+
+def test_every_task_with_the_option_fleet_name_gets_the_name_of_the_inventory():
+    """A task without it would work on the fleet that has the default name."""
+    tasks = with_blocks(task for play in plays() for task in play.values[0].get("tasks", ()))
+    names = {
+        (module, task[module].get("fleet_name"))
+        for task in tasks
+        for module in MODULES_WITH_FLEET_NAME & task.keys()
+    }
+    assert names == {
+        (module, "{{ fleet_name | default(omit) }}") for module in MODULES_WITH_FLEET_NAME
+    }
 
 
 def test_fetch_streams_archives_and_always_removes_them():
