@@ -197,16 +197,16 @@ def _pull(engine: str, reference: str) -> None:
     if result.returncode != 0:
         raise ImageError(
             f"{engine} cannot pull it: {_last_line(result.stderr)}. "
-            f"{_fix_of_pull(engine, host, result.stderr)}"
+            f"{_fix_of_pull(engine, host, is_google, result.stderr)}"
         )
 
 
-def _fix_of_pull(engine: str, host: str, output: str) -> str:
+def _fix_of_pull(engine: str, host: str, is_google: bool, output: str) -> str:
     if output_says_disk_is_full(output):
         return f"Free space where {engine} stores images, then launch the run again"
     access = (
         "let the workers' service account read the registry (roles/artifactregistry.reader)"
-        if _GOOGLE.fullmatch(host)
+        if is_google
         else f"log in on the TPU's leader, if the registry needs it: sudo {engine} login {host}"
     )
     return f"Check its name and digest, and {access}"

@@ -7,7 +7,7 @@ the end of each pass; status.yml and doctor.yml read it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -67,14 +67,20 @@ def parse_heartbeat(value: object) -> Heartbeat:
         raise HeartbeatError("heartbeat of the watch: invalid controller")
     if not isinstance(error, str):
         raise HeartbeatError("heartbeat of the watch: the value of error is not a string")
-    fields: dict[str, Any] = {"controller": controller, "error": one_line(error)[:_MAX_TEXT]}
-    parsers = {"ended_at": parse_time, "duration_s": parse_time, "outcome": PassOutcome}
-    for name, parse in parsers.items():
-        try:
-            fields[name] = parse(value.get(name))
-        except ValueError:
-            raise HeartbeatError(f"heartbeat of the watch: invalid {name}") from None
-    return Heartbeat(**fields)
+    return Heartbeat(
+        controller,
+        _parsed(value, "ended_at", parse_time),
+        _parsed(value, "duration_s", parse_time),
+        _parsed(value, "outcome", PassOutcome),
+        one_line(error)[:_MAX_TEXT],
+    )
+
+
+def _parsed[Parsed](value: Mapping[str, Any], name: str, parse: Callable[[Any], Parsed]) -> Parsed:
+    try:
+        return parse(value.get(name))
+    except ValueError:
+        raise HeartbeatError(f"heartbeat of the watch: invalid {name}") from None
 
 
 def write_heartbeat(fleet_state: str, heartbeat: Heartbeat, api: Mapping[str, Any]) -> None:
