@@ -82,7 +82,7 @@ def flat(result: subprocess.CompletedProcess[str]) -> str:
 def output_of(
     environment: dict[str, str], playbook: str | Path, *arguments: str, **options: Any
 ) -> str:
-    """Run a playbook, which must succeed, as ``play`` does; return its output without breaks."""
+    """Run a playbook with ``play``, check that it succeeds, and return its output on one line."""
     result = play(environment, playbook, *arguments, **options)
     assert result.returncode == 0, result.stdout + result.stderr
     return flat(result)
@@ -91,7 +91,7 @@ def output_of(
 def error_of(
     environment: dict[str, str], playbook: str | Path, *arguments: str, **options: Any
 ) -> str:
-    """Run a playbook, which must fail, as ``play`` does; return its output without breaks."""
+    """Run a playbook with ``play``, check that it fails, and return its output on one line."""
     result = play(environment, playbook, *arguments, **options)
     assert result.returncode != 0, result.stdout + result.stderr
     return flat(result)

@@ -60,7 +60,7 @@ def test_a_run_is_recorded_as_stopped_unless_it_had_ended_with_0_on_all_workers(
 
 @pytest.fixture
 def foreign(tmp_path) -> tuple[str, str]:
-    """The options of an inventory with a TPU that is not of this fleet."""
+    """The options that add an inventory with a foreign TPU."""
     inventory = tmp_path / "foreign.yml"
     inventory.write_text("foreign: {hosts: {theirs-w0: {tpu_name: theirs}}}\n")
     return ("-i", str(inventory))

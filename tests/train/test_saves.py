@@ -1,4 +1,4 @@
-"""Saves of checkpoints: when they are complete, failed saves, and retention."""
+"""Saves of checkpoints: completion, failures and retention."""
 
 import errno
 import json
@@ -59,7 +59,7 @@ def test_a_save_whose_files_another_attempt_removes_has_no_manifest(
 def test_only_the_newest_temporary_checkpoint_is_kept(
     make_config: Callable[..., Config], finished: Path, tmp_path: Path
 ):
-    """With ``minutes`` near 0, temporary checkpoints are saved at steps 9 and 25.
+    """With a tiny ``minutes``, temporary checkpoints are saved at steps 9 and 25.
 
     SaveRequest collects requests every 8 steps, and the save follows 8 steps later.
     """

@@ -160,7 +160,7 @@ def test_a_run_that_had_nothing_to_store_is_stored_again_after_its_next_launch(w
 
 
 def test_an_attempt_stays_until_every_earlier_one_is_stored(worker):
-    """The files of an attempt say where the output of the one before it ends."""
+    """The file of attempt 2 has the position in the log at which attempt 1 ends."""
     worker.begin(1, location="gs://no-such-bucket/runs/mine")
     worker.write("of the first\n")
     worker.begin(2)

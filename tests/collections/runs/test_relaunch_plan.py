@@ -1,4 +1,4 @@
-"""Relaunches: run_plan plans one from the run's record alone, and train.yml starts it."""
+"""Relaunches, which run_plan plans from the run's record alone and train.yml starts."""
 
 import json
 from dataclasses import dataclass

@@ -105,7 +105,7 @@ class ActionModule(ActionBase):
 
 
 def with_reconnects(call_module: Callable[[], dict], pause_s: float) -> dict:
-    """Return the result of ``call_module``; retry lost connections for LOST_SECONDS."""
+    """Return the result of ``call_module``; if the connection is lost, retry for LOST_SECONDS."""
     deadline = time.monotonic() + LOST_SECONDS
     while True:
         try:

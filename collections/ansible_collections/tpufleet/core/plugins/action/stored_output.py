@@ -153,6 +153,7 @@ def copy(store: OutputStore, processes: Sequence[StoredProcess], target: Target)
                 files += target.write(folder / file_name, content)
         for stored in filter(None, (process.start, process.exit)):
             name = stored.name.rpartition("/")[2]
+            # Pass an iterator: in check mode, write() does not read the content of missing files.
             files += target.write(folder / name, map(store.read, [stored]))
     return files
 

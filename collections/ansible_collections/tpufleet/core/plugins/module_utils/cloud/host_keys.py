@@ -240,7 +240,7 @@ def remember_host_keys(
 
 
 def workers_without_keys(node: Node, known: Mapping[str, KnownHost]) -> list[int]:
-    """Return the numbers of a TPU's workers without a key in ``known``, which maps each alias."""
+    """Return the numbers of the TPU's workers without a key in ``known`` (host keys by alias)."""
     return [
         worker for worker in range(len(node.endpoints)) if alias_of(node.key, worker) not in known
     ]

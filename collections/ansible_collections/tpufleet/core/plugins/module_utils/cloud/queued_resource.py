@@ -132,7 +132,7 @@ class QueuedResourceSpec:
             raise NotConfigured(
                 f"queued resource {self.where}: count is {self.count}, but must be at least 1"
             )
-        check_name(self.nodes[-1])  # with its number, it may be longer than a name can be
+        check_name(self.nodes[-1])  # the number at its end may make it too long
         if self.valid_for and self.valid_until:
             raise NotConfigured(
                 f"queued resource {self.where}: both valid_for and valid_until are set. Remove one "
@@ -224,7 +224,7 @@ def _nodes_of(spec: Fields, name: str) -> list[str]:
     slices = spec.nested("multisliceParams")
     count = slices.number("nodeCount")
     node = (slices.text("nodeIdPrefix") or name) if count else spec.text("nodeId")
-    # Google accepts the same characters as in the name of a queued resource.
+    # Google accepts the same characters in names of TPUs and of queued resources.
     if node and not re.fullmatch(REQUEST_NAME_PATTERN, node):
         raise BadAnswer(f"{spec.resource}: malformed API response: invalid TPU name ({node!r:.80})")
     if count:

@@ -24,8 +24,8 @@ SCHEME = "gs://"
 ABSENT = 0
 """The generation of an object that does not exist (ifGenerationMatch=0)."""
 SMALL_OBJECT_RETRY = RetryPolicy(request_timeout=15)
-"""Retry policy for small JSON objects. A bucket that hangs must not hold up a pass of the watch for
-minutes, nor the renewal of a lease for longer than the lease is valid."""
+"""Retry policy for small JSON objects. If the bucket hangs, a request must end before a lease that
+it renews expires, and a pass of the watch must not wait for minutes."""
 _GENERATION_HEADER = "x-goog-generation"
 _READ_TRIES = 5
 _JSON = "application/json; charset=UTF-8"
