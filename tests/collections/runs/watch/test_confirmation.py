@@ -50,6 +50,18 @@ def test_a_loss_is_confirmed_by_two_equal_answers_within_two_calls_of_the_api(
     assert confirmed.listed_at == (controller.now if calls else 0.0)
 
 
+def test_the_age_of_a_list_of_tpus_counts_from_its_request(controller):
+    def list_tpus():
+        controller.now += 100
+        return [LOST]
+
+    requested_at, controller.listing = controller.now, [LOST]
+
+    confirmed = controller.watch(list_tpus=list_tpus).confirm([run_record()], controller.snapshot())
+
+    assert confirmed.listed_at == requested_at
+
+
 def test_the_api_is_asked_about_an_unreachable_worker(controller):
     api = Api([POD])
 

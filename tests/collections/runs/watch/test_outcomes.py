@@ -257,6 +257,24 @@ def test_a_recreation_fails_if_the_tpu_is_then_lost_gone_or_foreign(controller, 
     assert (outcome.failed, reason_text(outcome)) == (True, text)
 
 
+def test_nothing_is_launched_on_a_ready_tpu_whose_recreation_failed(controller, monkeypatch):
+    started = []
+
+    def play(self, subject, name, play, claim):
+        controller.listing[0] = replace(POD, id="8")
+        started.extend(play.playbooks)
+        return "create failed"
+
+    controller.record_launch()
+    controller.listing = [LOST]
+    monkeypatch.setattr(type(controller.actor), "_play", play)
+
+    (outcome,) = controller.pass_once()
+
+    assert started == ["playbooks/create.yml"]
+    assert (outcome.failed, reason_text(outcome)) == (True, "create failed")
+
+
 def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypatch):
     controller.record_launch()
     controller.listing = [LOST]

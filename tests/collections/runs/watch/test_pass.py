@@ -221,7 +221,7 @@ def test_a_run_is_left_alone_while_another_controller_holds_its_lease(controller
     with Leases(controller.watch().leases.documents).held("runs-of-pod"):
         (outcome,) = controller.pass_once(answers(controller, ended("75")))
 
-    assert (outcome.action, controller.actor.plays) == ("nothing", [])
+    assert (outcome.action, outcome.failed, controller.actor.plays) == ("nothing", False, [])
     assert "is acting on it" in reason_text(outcome)
 
 
@@ -258,13 +258,24 @@ def test_a_recreated_tpu_that_is_ready_is_set_up_and_used_in_the_same_pass(contr
     assert events(controller) == ["launched", "recreate", SETUP_STARTED, "setup_done"]
 
 
-def test_a_setup_is_not_in_the_history_of_a_launch_that_another_controller_made_meanwhile(
-    controller,
+def test_a_tpu_that_is_ready_again_is_set_up_whatever_its_workers_reported_before(controller):
+    controller.record_launch()
+    controller.listing = [LOST]
+    controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, POD))
+
+    controller.pass_once(answers(controller, ended("75")))
+
+    assert controller.actor.playbooks == [CREATE, "setup.yml", "playbooks/push.yml", "train.yml"]
+
+
+@pytest.mark.parametrize("fields", [{"fence": 43}, {"wanted": "stopped"}], ids=["launch", "kill"])
+def test_a_setup_is_not_in_the_history_after_a_launch_or_kill_by_another_controller(
+    controller, fields
 ):
     controller.record_launch(fence=41)
     controller.listing = [LOST]
     controller.actor.callbacks.append(lambda: controller.listing.__setitem__(0, RECREATED))
-    controller.actor.callbacks.append(lambda: controller.record_launch(fence=43))
+    controller.actor.callbacks.append(lambda: controller.record_launch(**{"fence": 42} | fields))
 
     controller.pass_once()
 
@@ -294,13 +305,23 @@ def test_a_tpu_that_is_still_being_created_is_left_to_the_next_pass(controller):
     assert events(controller)[-3:] == ["launch", SETUP_STARTED, "setup_done"]
 
 
-def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controller):
+@pytest.mark.parametrize(
+    ("answers_api", "text"),
+    [(False, "the API does not answer"), (True, "the record of run mine was just changed")],
+    ids=["no answer of the API", "record changed meanwhile"],
+)
+def test_a_launch_continues_if_an_event_of_its_setup_cannot_be_recorded(
+    controller, answers_api, text
+):
     listings = iter([[LOST], [replace(POD, id="8")]])
 
     def list_tpus():
         if listing := next(listings, None):
             return listing
-        raise NoAnswer("the API does not answer")
+        if not answers_api:
+            raise NoAnswer(text)
+        controller.records.change("mine", controller.records.read("mine")["generation"], {}, {})
+        return [RECREATED]
 
     controller.record_launch()
     controller.listing = [LOST]
@@ -309,7 +330,7 @@ def test_a_launch_continues_if_the_creation_time_of_its_tpu_is_unknown(controlle
 
     assert not outcome.failed
     assert controller.actor.playbooks[-1] == "train.yml"
-    assert "setup_started is not recorded: the API does not answer" in controller.log_text
+    assert f"setup_started is not recorded: {text}" in controller.log_text
 
 
 def test_a_create_that_waits_for_capacity_does_not_delay_a_run_on_another_tpu(controller):
