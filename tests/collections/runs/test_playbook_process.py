@@ -255,7 +255,23 @@ def test_the_log_of_the_watch_has_one_printable_line_for_each_event(tmp_path, ca
     (line,) = (tmp_path / "watch.log").read_text().splitlines()
     assert "Z run mine: crashed: no " in line
     assert line.isprintable()
-    assert "\x1b" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "run mine: crashed: no " in shown
+    assert "\x1b" not in shown
+
+
+def test_only_the_owner_can_read_the_log_of_the_watch_and_the_output_of_its_playbooks(tmp_path):
+    output = WatchLog(tmp_path / "new/watch.log", quiet=False).output_of("mine")
+
+    for folder in (tmp_path / "new", output.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_dry_run_of_the_watch_shows_its_log_and_writes_none(tmp_path, capsys):
+    WatchLog(tmp_path / "new/watch.log", quiet=True)("run mine: crashed: launch")
+
+    assert "run mine: crashed: launch" in capsys.readouterr().out
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_relative_log_has_its_output_files_beside_it(tmp_path, monkeypatch):
