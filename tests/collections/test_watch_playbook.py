@@ -177,13 +177,54 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     assert "run hung" not in output
 
 
-def test_a_run_without_a_record_cannot_be_watched(local_api, fleet):
-    write(fleet, record_fields(wanted="done"))
-    paths = dict.fromkeys(("project", "state_dir", "log", "fleet_state"), str(fleet))
-    options = {**paths, "api": api_variable(local_api), "answers": {}, "asked_at": 0.0}
+def watch_pass(local_api, fleet, *, check=False, **more):
+    """Run the action of watch.yml with an empty inventory."""
+    paths = dict.fromkeys(("project", "state_dir", "fleet_state"), str(fleet))
+    options = {"log": str(fleet / "watch.log"), "answers": {}, "asked_at": 0.0, **paths, **more}
+    variables = {"hostvars": {}, "groups": {"all": []}}
+    return run_action(watch_action, variables, check=check, api=api_variable(local_api), **options)
+
+
+def test_a_pass_that_cannot_read_the_records_fails_and_its_heartbeat_has_the_reason(
+    local_api, fleet
+):
+    fleet.mkdir()
+    (fleet / "runs").write_text("a file")
 
     with pytest.raises(AnsibleActionFail) as error:
-        run_action(watch_action, {"hostvars": {}, "groups": {"all": []}}, run="min", **options)
+        watch_pass(local_api, fleet)
+
+    assert "runs" in str(error.value)
+    [last_pass] = read_heartbeats(str(fleet), {})
+    assert last_pass.has_failed
+    assert last_pass.error == str(error.value)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_pass_leaves_a_heartbeat_unless_in_check_mode(local_api, fleet, check):
+    write(fleet, record_fields(wanted="done"))
+
+    result = watch_pass(local_api, fleet, check=check)
+
+    assert (result["failed"], result["changed"]) == (False, False)
+    outcomes = [heartbeat.has_failed for heartbeat in read_heartbeats(str(fleet), {})]
+    assert outcomes == ([] if check else [False])
+
+
+def test_a_pass_succeeds_although_its_heartbeat_cannot_be_written(local_api, fleet, capsys):
+    write(fleet, record_fields(wanted="done"))
+    (fleet / "watch").mkdir()
+    (fleet / "watch/passes").write_text("a file")
+
+    assert not watch_pass(local_api, fleet)["failed"]
+    assert "can't write the watch's heartbeat" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_without_a_record_cannot_be_watched(local_api, fleet):
+    write(fleet, record_fields(wanted="done"))
+
+    with pytest.raises(AnsibleActionFail) as error:
+        watch_pass(local_api, fleet, run="min")
 
     assert "run min has no record in" in str(error.value)
     assert "Runs with a record: mine" in str(error.value)
