@@ -9,6 +9,7 @@ from itertools import islice
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from ansible.template import trust_as_template
 from ansible_collections.tpufleet.core.plugins.action import watch as watch_action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
@@ -177,31 +178,40 @@ def test_a_worker_that_never_answers_does_not_keep_a_pass_from_observing_the_oth
     assert "run hung" not in output
 
 
-def watch_pass(local_api, fleet, *, check=False, **more):
+def watch_pass(local_api, fleet, *, check=False, tpu_fleet=(), **more):
     """Run the action of watch.yml with an empty inventory."""
     paths = dict.fromkeys(("project", "state_dir", "fleet_state"), str(fleet))
-    options = {"log": str(fleet / "watch.log"), "answers": {}, "asked_at": 0.0, **paths, **more}
-    variables = {"hostvars": {}, "groups": {"all": []}}
-    return run_action(watch_action, variables, check=check, api=api_variable(local_api), **options)
+    options = {"log": str(fleet / "log/watch.log"), "api": api_variable(local_api), **paths}
+    options |= {"answers": {}, "asked_at": 0.0}
+    variables = {"hostvars": {}, "groups": {"all": []}, "tpu_fleet": tpu_fleet}
+    return run_action(watch_action, variables, check=check, **options | more)
 
 
-def test_a_pass_that_cannot_read_the_records_fails_and_its_heartbeat_has_the_reason(
-    local_api, fleet
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "/runs"),
+        ({"fleet_name": "not a name"}, "fleet_name"),
+        ({"limits": {"crashs": 1}}, "crashs"),
+        ({"limits": {"crashes": "many"}}, "many"),
+    ],
+    ids=["unreadable records", "invalid fleet name", "unknown limit", "invalid limit"],
+)
+def test_a_pass_that_cannot_begin_fails_and_its_heartbeat_has_the_reason(
+    local_api, fleet, options, text
 ):
     fleet.mkdir()
     (fleet / "runs").write_text("a file")
 
-    with pytest.raises(AnsibleActionFail) as error:
-        watch_pass(local_api, fleet)
+    with pytest.raises(AnsibleActionFail, match=text) as error:
+        watch_pass(local_api, fleet, **options)
 
-    assert "runs" in str(error.value)
     [last_pass] = read_heartbeats(str(fleet), {})
-    assert last_pass.has_failed
-    assert last_pass.error == str(error.value)
+    assert (last_pass.has_failed, last_pass.error) == (True, str(error.value))
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_a_pass_leaves_a_heartbeat_unless_in_check_mode(local_api, fleet, check):
+def test_a_pass_leaves_a_log_and_a_heartbeat_unless_in_check_mode(local_api, fleet, check):
     write(fleet, record_fields(wanted="done"))
 
     result = watch_pass(local_api, fleet, check=check)
@@ -209,6 +219,38 @@ def test_a_pass_leaves_a_heartbeat_unless_in_check_mode(local_api, fleet, check)
     assert (result["failed"], result["changed"]) == (False, False)
     outcomes = [heartbeat.has_failed for heartbeat in read_heartbeats(str(fleet), {})]
     assert outcomes == ([] if check else [False])
+    assert (fleet / "log").exists() == (not check)
+
+
+@pytest.mark.parametrize(
+    ("run", "tpu_fleet", "fails"),
+    [
+        ("", ["invalid"], True),
+        ("mine", ["invalid"], False),
+        ("", trust_as_template("{{ [] }}"), False),
+    ],
+)
+def test_only_a_pass_over_all_runs_needs_a_valid_fleet_to_delete_idle_tpus(
+    local_api, fleet, run, tpu_fleet, fails
+):
+    write(fleet, record_fields(wanted="done"))
+
+    result = watch_pass(local_api, fleet, run=run, tpu_fleet=tpu_fleet)
+
+    [last_pass] = read_heartbeats(str(fleet), {})
+    assert (result["failed"], last_pass.has_failed) == (fails, fails)
+    assert ("tpu_fleet" in result["msg"]) == fails
+    assert len(result["runs"]) == 1
+
+
+def test_a_tpu_in_a_zone_that_the_inventory_does_not_list_is_not_recreated(local_api, fleet):
+    keep_release(fleet)
+    write(fleet, record_fields())
+    api = api_variable(local_api) | {"zones": ["europe-west4-b"]}
+
+    (outcome,) = watch_pass(local_api, fleet, check=True, api=api)["runs"]
+
+    assert (outcome["action"], outcome["failed"]) == ("nothing", False)
 
 
 def test_a_pass_succeeds_although_its_heartbeat_cannot_be_written(local_api, fleet, capsys):
