@@ -46,9 +46,7 @@ SILENT = {
 }
 
 
-def test_a_tpu_is_stopped_once_and_started_again_and_that_of_another_zone_is_not_asked(
-    power, local_api
-):
+def test_only_the_tpu_of_the_given_zone_is_stopped_once_and_started_again(power, local_api):
     local_api.ready("solo", **ON_DEMAND)
     other = local_api.ready("solo", OTHER_ZONE, **ON_DEMAND)
 

@@ -76,7 +76,7 @@ def test_a_mistyped_tpu_fails_with_the_names_of_tpus(environment, local_api):
     assert "tpu=dmeo: no TPU of this name exists" in output
 
 
-def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, record_file):
+def test_an_unreadable_record_is_an_error_if_there_are_no_workers(local_api, record_file):
     record_file.write_text("{")
 
     output = error_of(environment_of(local_api), "playbooks/status.yml", "-e", "run=mine")
@@ -84,7 +84,7 @@ def test_without_workers_records_that_cannot_be_read_are_an_error(local_api, rec
     assert "mine.json is not a JSON object. Repair it" in output
 
 
-def test_reports_of_workers_are_shown_although_the_record_cannot_be_read(
+def test_reports_of_workers_are_shown_although_the_record_is_unreadable(
     local_api, record_file, inventory
 ):
     record_file.write_text("{")

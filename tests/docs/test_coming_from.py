@@ -54,7 +54,7 @@ def test_each_row_has_two_cells():
     assert [row for row in ROWS if len(row) != 2] == []
 
 
-def test_each_row_names_a_command_a_setting_or_the_reason_why_not():
+def test_each_row_names_a_command_or_a_setting_or_says_why_there_is_none():
     incomplete = [
         row
         for row in ROWS

@@ -221,7 +221,7 @@ def test_an_impossible_port_or_subnet_is_an_invalid_argument(option):
     assert ended.value.code == 2
 
 
-def test_the_user_of_sudo_can_read_all_files_of_clients(local_cloud, monkeypatch):
+def test_the_user_who_called_sudo_owns_the_files_that_clients_need(local_cloud, monkeypatch):
     owners = {}
     monkeypatch.setattr("os.chown", lambda path, uid, gid: owners.update({path: uid}))
     monkeypatch.setenv("SUDO_UID", "1000")

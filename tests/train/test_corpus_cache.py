@@ -159,7 +159,7 @@ def test_only_process_0_tokenizes_and_the_others_read_its_corpus(
         assert directory != own[0]
 
 
-def test_other_processes_wait_while_process_0_changes_the_pulse(
+def test_other_processes_wait_while_process_0_prepares_the_corpus(
     worker, fast_polling, prepared_names, monkeypatch
 ):
     monkeypatch.setattr(corpus_cache, "SILENT_SECONDS", 1.0)

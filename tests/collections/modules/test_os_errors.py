@@ -19,5 +19,5 @@ FULL = (errno.ENOSPC, "No space left on device")
         (TimeoutError(), "", "TimeoutError"),
     ],
 )
-def test_an_os_error_is_described_by_its_path_if_it_has_one_and_its_reason(error, subject, text):
+def test_an_os_error_is_described_by_its_path_or_its_subject_and_its_reason(error, subject, text):
     assert os_error_text(error, subject) == text

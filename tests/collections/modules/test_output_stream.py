@@ -429,7 +429,7 @@ def test_the_rest_of_an_attempt_is_found_before_and_after_a_rotation(run):
     assert run.stored(2) == b"of the second\n"
 
 
-def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
+def test_an_attempt_whose_number_is_too_large_for_the_controller_is_ignored(folder):
     for number in (10**9 - 1, 10**9):
         write_attempt(folder, attempt_of(folder, number))
 
@@ -437,7 +437,7 @@ def test_an_attempt_whose_number_the_controller_refuses_is_ignored(folder):
 
 
 @pytest.mark.parametrize("segment", [10**12 - 1, 10**12 - 2 * output_stream.SEGMENT_BYTES, 10**12])
-def test_no_segment_has_a_name_that_the_controller_refuses(run, segment):
+def test_no_segment_has_a_number_that_is_too_large_for_the_controller(run, segment):
     stream = streams_at_end(run.folder)["log"]
     run.log.write_bytes(b"one line\n" * 10**5)
     (attempt,) = read_attempts(run.folder)

@@ -62,7 +62,7 @@ def test_a_failed_push_counts_as_a_failure_of_the_worker():
     assert failures(answers) == ["w1: no space left", "w2: can't be reached: ssh: No route to host"]
 
 
-def test_a_worker_without_the_release_that_never_started_is_a_failure():
+def test_a_worker_without_the_release_is_a_failure_if_it_gives_no_second_answer():
     bare = ready() | {"release_is_missing": True, "info": {}}
 
     assert failures(start_answers(["w0"], {"w0": bare}, {}, {})) == ["w0: no answer"]
@@ -98,7 +98,7 @@ def test_a_blocker_of_one_run_does_not_block_another():
     assert (verdict["problems"], verdict["launch"]) == ({"a": ["w0: no space"]}, ["b"])
 
 
-def test_a_run_that_runs_or_is_done_on_all_its_workers_needs_no_launch_unless_it_has_a_blocker():
+def test_a_run_is_running_or_done_only_if_all_its_workers_report_it_without_a_blocker():
     statuses = {
         "a": ("running", "running"),
         "b": ("done", "done"),

@@ -283,7 +283,7 @@ def test_variables_of_single_workers_may_differ():
     )
 
 
-def test_of_tpus_of_one_name_in_two_zones_one_must_be_selected():
+def test_one_of_two_tpus_with_the_same_name_must_be_selected():
     both = [Worker(f"pod_{zone}-w{i}", "pod", i, 2, "10.0.0.1") for zone in "ab" for i in range(2)]
     with pytest.raises(RunError, match="tpu=NAME_ZONE"):
         place_processes(both, "mine")

@@ -171,7 +171,7 @@ def test_a_run_shows_its_goodput():
     assert "60%" in lines[1].split()
 
 
-def test_a_wanted_run_on_a_lost_tpu_has_a_line_as_preempted():
+def test_a_wanted_run_on_a_lost_tpu_is_shown_as_preempted():
     record = {"wanted": "running", "attempt": 3, "tpu": "pod", "watch": {"best_step": 70}}
     stopped = {**record, "wanted": "stopped"}
     lines = shown_lines({}, {"mine": record, "old": stopped}, {"pod": "PREEMPTED"}, pod="PREEMPTED")

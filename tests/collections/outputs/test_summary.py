@@ -112,7 +112,7 @@ def test_attempts_of_an_older_run_with_the_same_name_are_left_out(tmp_path):
     assert (steps_of(output), output.log) == ([1, 2, 3], ())
 
 
-def test_an_attempt_whose_start_is_lost_is_included(tmp_path):
+def test_an_attempt_without_a_stored_start_is_included(tmp_path):
     second = attempt(2, began=LATER, metrics=jsonl(resumed(range(2, 4))))
     del second["mine/2/0/start.json"]
     output = summary(tmp_path, attempt(1, metrics=jsonl([line(1)])), second)
@@ -148,7 +148,7 @@ def test_metrics_after_the_maximum_number_of_lines_are_missing(tmp_path, monkeyp
         (None, "lost", ""),
     ],
 )
-def test_the_last_attempt_is_reported_as_by_its_worker(tmp_path, end, state, reason):
+def test_stored_output_gives_the_answer_that_the_worker_would_give(tmp_path, end, state, reason):
     output = summary(
         tmp_path,
         attempt(

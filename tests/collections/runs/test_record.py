@@ -212,7 +212,9 @@ def test_a_text_or_list_in_a_record_is_accepted_up_to_its_maximum_length(
         ("history", [1]),
     ],
 )
-def test_a_record_with_a_value_of_another_type_or_range_is_refused(field: str, value: Any) -> None:
+def test_a_record_with_a_value_of_a_wrong_type_or_out_of_range_is_refused(
+    field: str, value: Any
+) -> None:
     with pytest.raises(InvalidRecordError, match=f"run 'mine': invalid record: ({field}|time) "):
         read(**{field: value})
 

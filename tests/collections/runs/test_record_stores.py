@@ -125,7 +125,7 @@ def count_up_in_folder(folder: str) -> None:
     count_up(RecordFolder(folder))
 
 
-def test_two_processes_at_once_lose_no_change(tmp_path):
+def test_two_simultaneous_processes_lose_no_change(tmp_path):
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(target=count_up_in_folder, args=(str(tmp_path),)) for _ in range(2)
@@ -147,12 +147,12 @@ class Hesitant(RecordFolder):
 
     def _load(self, run):
         record = super()._load(run)
-        with suppress(threading.BrokenBarrierError):  # the lock keeps the other change out
+        with suppress(threading.BrokenBarrierError):  # the lock makes the other change wait
             self.both_have_read.wait()
         return record
 
 
-def test_of_two_changes_at_the_same_time_in_a_directory_one_is_refused(tmp_path):
+def test_one_of_two_simultaneous_changes_in_a_directory_is_refused(tmp_path):
     def is_accepted(number: int) -> bool:
         try:
             Hesitant(str(tmp_path)).change("mine", 0, {"number": number}, {})
@@ -164,7 +164,7 @@ def test_of_two_changes_at_the_same_time_in_a_directory_one_is_refused(tmp_path)
         assert sorted(pool.map(is_accepted, range(2))) == [False, True]
 
 
-def test_two_controllers_at_once_lose_no_change_in_a_bucket(bucket_api):
+def test_two_simultaneous_controllers_lose_no_change_in_a_bucket(bucket_api):
     stores = [record_store("gs://fleet/two", bucket_api) for _ in range(2)]
     threads = [threading.Thread(target=count_up, args=(store, 5)) for store in stores]
     for thread in threads:

@@ -62,7 +62,7 @@ def test_the_service_account_file_has_googles_fields_and_mode_0600(shared_api):
     assert stat.S_IMODE(shared_api.credentials_file.stat().st_mode) == 0o600
 
 
-def test_an_assertion_for_the_file_s_own_token_uri_gets_a_token_for_an_hour(shared_api):
+def test_an_assertion_for_the_token_uri_of_the_key_file_gets_a_token_for_an_hour(shared_api):
     answer = ask_token(shared_api, signed(shared_api))
 
     assert answer.status_code == 200

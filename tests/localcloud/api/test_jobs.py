@@ -23,13 +23,13 @@ def stops_and_fails(jobs: Jobs):
     return action
 
 
-def test_items_that_wait_when_the_server_stops_remain_for_the_next_one_despite_a_failure(jobs):
+def test_a_stop_with_remaining_items_is_an_error_even_after_a_failure(jobs):
     with pytest.raises(StoppingError):
         jobs.run_each(["w0", "w1"], stops_and_fails(jobs), give_up=False)
 
 
 @pytest.mark.parametrize(("items", "give_up"), [(["w0", "w1"], True), (["w0"], False)])
-def test_a_failure_that_no_further_item_follows_is_returned(jobs, items, give_up):
+def test_a_failure_is_returned_if_no_further_call_would_follow(jobs, items, give_up):
     failures = jobs.run_each(items, stops_and_fails(jobs), give_up=give_up)
 
     assert failures == ["w0 would not start"]

@@ -122,7 +122,7 @@ def test_an_announced_preemption_shuts_the_guests_down_for_good(local_api):
     assert "preemptTime" in local_api.get("/_localcloud/status")["nodes"][0]
 
 
-def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api, monkeypatch):
+def test_a_started_server_retries_the_deletion_of_unknown_machines(local_api, monkeypatch):
     monkeypatch.setattr(lifecycle, "SWEEP_RETRY_S", 0.05)
     local_api.ready("pod")
     local_api.halt()
@@ -140,7 +140,7 @@ def test_the_deletion_of_an_unknown_machine_is_retried_after_the_start(local_api
     assert "deleted the unknown machine t1v-n-stray-w-8" in local_api.log()
 
 
-def test_a_failed_removal_of_unknown_machines_does_not_prevent_the_start(local_api, monkeypatch):
+def test_a_server_starts_although_unknown_machines_cannot_be_deleted(local_api, monkeypatch):
     local_api.ready("pod")
     local_api.halt()
 

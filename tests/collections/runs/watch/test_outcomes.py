@@ -152,7 +152,7 @@ def test_a_changed_state_is_logged_and_recorded_once(controller):
     )
 
 
-def test_an_action_is_logged_and_in_the_history_with_its_reason(controller):
+def test_an_action_is_logged_and_recorded_in_the_history_with_its_reason(controller):
     controller.record_launch()
 
     (outcome,) = controller.pass_once(answers(controller, ended("75")))
@@ -216,7 +216,9 @@ def test_an_error_about_one_run_does_not_affect_other_runs(controller, error):
 
 
 @pytest.mark.parametrize(("tpu", "action"), [(POD, "launch"), (LOST, "recreate")])
-def test_a_failed_playbook_is_the_reported_reason(controller, monkeypatch, tpu, action):
+def test_the_error_of_a_failed_playbook_is_the_reported_reason(
+    controller, monkeypatch, tpu, action
+):
     controller.record_launch()
     controller.listing = [tpu]
     monkeypatch.setattr(type(controller.actor), "_play", lambda *_: "pod-w0: no space left")
@@ -275,7 +277,9 @@ def test_nothing_is_launched_on_a_ready_tpu_whose_recreation_failed(controller, 
     assert (outcome.failed, reason_text(outcome)) == (True, "create failed")
 
 
-def test_a_failed_launch_on_a_recreated_tpu_has_its_reason(controller, monkeypatch):
+def test_the_error_of_a_failed_launch_on_a_recreated_tpu_is_the_reported_reason(
+    controller, monkeypatch
+):
     controller.record_launch()
     controller.listing = [LOST]
 

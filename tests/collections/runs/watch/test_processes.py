@@ -37,7 +37,7 @@ CRASHED = {
 """What the watch remembers of the first crash of a run."""
 
 
-def test_a_training_run_needs_no_action_and_is_not_new():
+def test_a_training_run_needs_no_action_and_no_log_line():
     first = decided(pod(TRAINING))
     again = decided(pod(TRAINING), first.memory.fields())
 

@@ -53,7 +53,7 @@ def wanted(**node):
 
 
 @pytest.mark.parametrize("node", [{"id": "8"}, {"zone": "us-east1-d"}])
-def test_a_wanted_run_does_not_use_a_tpu_of_another_name_and_zone_or_id(node):
+def test_a_wanted_run_uses_no_tpu_that_differs_in_name_and_in_zone_or_id(node):
     assert not is_used(TWO_WORKERS, HOSTS, QUIET, wanted(**node))
 
 
