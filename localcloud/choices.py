@@ -86,8 +86,8 @@ def _check_unchanged(
             retained = {
                 setting: current[setting] for setting in ("suite", "machines", "mnt_shared")
             }
-            # Another kind of machine may not support the current value of mnt_shared. Leave the
-            # option out of the command, so that the kind's default applies.
+            # Do not suggest the current --mnt-shared if the user requested a kind of machine: that
+            # kind may not support it, and without the option its default applies.
             if "machines" in requested:
                 del retained["mnt_shared"]
             raise CloudError(

@@ -79,9 +79,9 @@ class Jobs:
     ) -> list[str]:
         """Call ``action`` for each item, in parallel; return the error messages.
 
-        With ``give_up``, no further calls begin after a failure. If the server stops, no further
-        calls begin either; raises StoppingError if items remain then, unless a failure made it give
-        up anyway.
+        With ``give_up``, no further call begins after a failure. No further call begins after the
+        server stops either. If items remain then, raises StoppingError, except with ``give_up``
+        after a failure.
         """
         waiting = list(reversed(items))
         failures: list[str] = []

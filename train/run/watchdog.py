@@ -41,8 +41,8 @@ class Watchdog:
         seconds = max(START_SECONDS, self._seconds)
         while self._event.wait(seconds):
             self._event.clear()
-            # No call of off() is lost: after one before clear(), _off is True here, and one after
-            # clear() ends the next wait().
+            # off() is never missed: if it was called before clear(), _off is True here; if it is
+            # called later, it ends the next wait().
             if self._off:
                 return
             seconds = self._seconds

@@ -172,9 +172,8 @@ class ActionModule(ActionBase):
             timers = keeper()
             project = f"{self._vars.get('playbook_dir', '')}/.."
             own = Origin.of(project, self._vars.get("ansible_inventory_sources", ()))
-            # Ignore a timer that was scheduled from another inventory or checkout. Do not ignore a
-            # timer of unknown origin (None): it may be this inventory's timer after a failed
-            # change.
+            # Ignore a timer of another inventory or checkout, but not one of unknown origin (None):
+            # it may be this inventory's timer, which run_schedule failed to change.
             if name in timers.names() and timers.origin(name) in (None, own):
                 scheduled_on, logs = controller_name(socket.gethostname()), timers.logs(name)
                 interval_s = timers.interval(name)
