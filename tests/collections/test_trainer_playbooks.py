@@ -1,9 +1,12 @@
 """What sample.yml, eval.yml, export.yml and bench.yml do before they need a worker."""
 
 import pytest
+import yaml
 
-from harness.playbooks import environment_of, error_of, flat, play
+from harness.playbooks import ROOT, environment_of, error_of, flat, play
 from tests.collections.local_client import store_record
+from train.data import tokens
+from train.hf import files
 
 
 @pytest.fixture
@@ -50,3 +53,12 @@ def test_a_limit_that_excludes_the_controller_is_a_warning(local_api):
 
     assert "runs on localhost, which --limit tpu_demo excludes. Name a TPU with -e" in output
     assert "undefined" not in output
+
+
+def test_an_export_copies_every_file_that_the_trainer_writes():
+    plays = yaml.safe_load((ROOT / "playbooks/trainer.yml").read_text())
+    tasks = [task for part in plays for block in part["tasks"] for task in block.get("block", [])]
+    listed = next(task for task in tasks if task["name"] == "List the exported files")
+
+    written = {files.WEIGHTS, files.CONFIG, tokens.FILE, *tokens.BESIDE}
+    assert set(listed["ansible.builtin.find"]["patterns"]) == written
