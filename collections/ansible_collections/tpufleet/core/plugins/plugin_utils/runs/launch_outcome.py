@@ -69,7 +69,9 @@ class WaitResult:
         """Return one line with the worker, what failed there and the error message."""
         if self.process is None:
             return f"{self.host}: {answer_error(self.answer)}"
-        late = ", not ready in time" if self.process.is_active else ""
+        late = ""
+        if self.process.is_active:
+            late = ", no first step in time (a launch with -e wait=started does not wait for it)"
         message = self.process.error or error_line(self.log)
         text = f"{process_text(self.process)}{late}"
         return ": ".join(filter(None, (self.host, text, message)))
