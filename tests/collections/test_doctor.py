@@ -272,8 +272,8 @@ BUCKETS = [
     (Reply(404), Reply(404), ["buckets create gs://mine --location=us-central2"]),
     (
         PLACE,
-        may(doctor_fleet.PERMISSIONS[2:]),
-        ["no permission to create, delete. Next step: gcloud", "ok"],
+        may(doctor_fleet.WRITE_PERMISSIONS),
+        ["no permission to get, list. Next step: gcloud", "ok"],
     ),
     (Reply(403), Reply(200), ["HTTP 403. Next step: gcloud storage buckets add-iam-policy"]),
     (Reply(200, {"location": "EU"}), GOOD, ["ok", "is in eu, but TPUs are in us-central2"]),
@@ -284,10 +284,24 @@ BUCKETS = [
 
 
 @pytest.mark.parametrize(("metadata", "permissions", "message"), BUCKETS)
-def test_a_bucket_must_exist_be_writable_and_be_near_the_tpus(metadata, permissions, message):
+def test_a_bucket_must_exist_be_readable_and_be_near_the_tpus(metadata, permissions, message):
     finding_lines = lines(doctor_fleet.bucket_reply_findings("mine", metadata, permissions, ZONES))
     shown = [expected in line for expected, line in zip(message, finding_lines, strict=True)]
     assert all(shown), finding_lines
+
+
+def test_only_the_bucket_of_run_records_must_be_writable_by_a_controller():
+    # roles/storage.objectViewer does not allow to read the bucket's metadata.
+    viewer = (Reply(403), may(doctor_fleet.READ_PERMISSIONS), ZONES)
+
+    checkpoints = lines(doctor_fleet.bucket_reply_findings("mine", *viewer))
+    assert checkpoints[0].startswith("?    bucket: gs://mine can be read with these credentials")
+    [records] = lines(doctor_fleet.bucket_reply_findings("mine", *viewer, has_records=True))
+    assert records.startswith("FIX  bucket: gs://mine: HTTP 403. Next step: gcloud storage")
+    assert "roles/storage.objectUser" in records
+    readable = (PLACE, *viewer[1:])
+    records, _ = lines(doctor_fleet.bucket_reply_findings("mine", *readable, has_records=True))
+    assert "no permission to create, delete. Next step: gcloud" in records
 
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):

@@ -147,8 +147,11 @@ class ActionModule(ActionBase):
         else:
             yield unknown("quota", "can't be checked, because the TPU API is not usable")
         state = str(self._value("fleet_state", ""))
-        bucket = str(self._value("bucket", "") or (state if state.startswith("gs://") else ""))
-        yield from bucket_findings(settings, bucket, fleet_zones)
+        bucket = str(self._value("bucket", ""))
+        has_records = not bucket and state.startswith("gs://")
+        yield from bucket_findings(
+            settings, state if has_records else bucket, fleet_zones, has_records=has_records
+        )
         outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
         yield from retention_findings(settings, str(outputs), days)
 

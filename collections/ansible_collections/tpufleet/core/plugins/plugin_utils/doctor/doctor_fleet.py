@@ -21,8 +21,11 @@ from ..view.folded_names import folded
 from .doctor_probe import Reply, get
 from .summary import adopt_command
 
-#: IAM permissions that a run needs for the bucket of its checkpoints.
-PERMISSIONS = tuple(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))
+#: IAM permissions with which a controller reads checkpoints and output (docs/controller.md).
+READ_PERMISSIONS = ("storage.objects.get", "storage.objects.list")
+#: IAM permissions that are also needed for run records, and to publish the report.
+WRITE_PERMISSIONS = ("storage.objects.create", "storage.objects.delete")
+PERMISSIONS = WRITE_PERMISSIONS + READ_PERMISSIONS
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
@@ -143,11 +146,13 @@ def _limits_page(settings: ApiSettings) -> str:
     return f"{page}?service=tpu.googleapis.com&project={settings.project}"
 
 
-def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) -> list[Finding]:
-    """Check that the bucket exists, is writable, and is in the region of the TPUs.
+def bucket_findings(
+    settings: ApiSettings, bucket: str, zones: Sequence[str], *, has_records: bool = False
+) -> list[Finding]:
+    """Check that the bucket exists, is accessible, and is in the region of the TPUs.
 
     ``bucket`` is a URL such as ``gs://NAME/PREFIX``, empty if none is set; ``zones`` are those of
-    the TPUs.
+    the TPUs. ``has_records`` says that it is the bucket of the run records.
     """
     check = "bucket"
     if not bucket:
@@ -175,17 +180,31 @@ def bucket_findings(settings: ApiSettings, bucket: str, zones: Sequence[str]) ->
         return [problem(check, f"{bucket}: {error}", f"curl -sS -o /dev/null {address}")]
     emulated = address != GOOGLE_STORAGE
     return list(
-        bucket_reply_findings(bucket_url.bucket, metadata, permissions, zones, emulated=emulated)
+        bucket_reply_findings(
+            bucket_url.bucket,
+            metadata,
+            permissions,
+            zones,
+            emulated=emulated,
+            has_records=has_records,
+        )
     )
 
 
 def bucket_reply_findings(
-    name: str, metadata: Reply, permissions: Reply, zones: Sequence[str], *, emulated: bool = False
+    name: str,
+    metadata: Reply,
+    permissions: Reply,
+    zones: Sequence[str],
+    *,
+    emulated: bool = False,
+    has_records: bool = False,
 ) -> Iterator[Finding]:
     """Check the bucket ``name``, according to the API's replies.
 
     ``permissions`` is the reply with the permissions that the credentials have for the bucket. If
-    ``emulated``, an emulator of Cloud Storage replied, which may not report permissions.
+    ``emulated``, an emulator of Cloud Storage replied, which may not report permissions. Only the
+    bucket of the run records (``has_records``) must be writable with these credentials.
     """
     check = "bucket"
     url = f"gs://{name}"
@@ -203,10 +222,11 @@ def bucket_reply_findings(
         return
     granted = permissions.body.get("permissions")
     held = granted if isinstance(granted, list) else []
-    missing = [permission for permission in PERMISSIONS if permission not in held]
+    needed = PERMISSIONS if has_records else READ_PERMISSIONS
+    missing = [permission for permission in needed if permission not in held]
     grant_command = (
         f"gcloud storage buckets add-iam-policy-binding {url} --member=MEMBER "
-        "--role=roles/storage.objectAdmin"
+        "--role=roles/storage.objectUser"
     )
     if metadata.status != 200 and missing:
         yield problem(check, f"{url}: {metadata.message}", grant_command)
@@ -216,9 +236,15 @@ def bucket_reply_findings(
         yield ok(check, message)
     elif missing:
         verbs = ", ".join(permission.rpartition(".")[2] for permission in missing)
-        yield problem(check, f"{url} is not writable: no permission to {verbs}", grant_command)
-    else:
+        yield problem(check, f"{url}: no permission to {verbs}", grant_command)
+    elif set(WRITE_PERMISSIONS) <= set(held):
         yield ok(check, f"{url} exists and is writable")
+    else:
+        yield unknown(
+            check,
+            f"{url} can be read with these credentials, but not written. Publishing the report "
+            "there needs more; whether workers can write is checked by each launch",
+        )
     warning = location_warning(name, metadata.body, zones)
     if warning and not emulated:
         region = region_of(zones[0])
