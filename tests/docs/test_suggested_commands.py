@@ -20,6 +20,7 @@ from tests.docs.suggestions import (
     texts,
 )
 
+MODULES = ROOT / "collections/ansible_collections/tpufleet/core/plugins/modules"
 TEXTS = texts()
 COMMANDS = [command for text in TEXTS for command in playbook_commands(text)]
 PAGES = pages()
@@ -71,12 +72,18 @@ def tags_of(playbook: Path) -> set[str]:
     return tags
 
 
+def _has_module(name: str) -> bool:
+    if name.startswith("tpufleet.core."):
+        return (MODULES / f"{name.removeprefix('tpufleet.core.')}.py").is_file()
+    return find_spec(f"ansible.modules.{name.removeprefix('ansible.builtin.')}") is not None
+
+
 def test_the_suggested_modules_exist():
     unknown = {
         f"{text.location}: {text.text}"
         for text in PAGES
         for name in re.findall(r"^\$? ?ansible \S.* -m (\S+)", text.text)
-        if not find_spec(f"ansible.modules.{name.removeprefix('ansible.builtin.')}")
+        if not _has_module(name)
     }
     assert unknown == set()
 
