@@ -192,8 +192,8 @@ def watch_pass(local_api, fleet, *, check=False, tpu_fleet=(), **more):
     [
         ({}, "/runs"),
         ({"fleet_name": "not a name"}, "fleet_name"),
-        ({"limits": {"crashs": 1}}, "crashs"),
-        ({"limits": {"crashes": "many"}}, "many"),
+        ({"limits": {"crashs": 1}}, "watch_limits: there is no limit 'crashs'. Limits: crashes"),
+        ({"limits": {"crashes": "many"}}, "watch_limits: crashes: expected a number .'many'."),
     ],
     ids=["unreadable records", "invalid fleet name", "unknown limit", "invalid limit"],
 )

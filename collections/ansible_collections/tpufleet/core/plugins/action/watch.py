@@ -72,7 +72,7 @@ class ActionModule(ActionBase):
         began = time.time()
         try:
             outcomes, upkeep = self._run_pass(options, task_vars or {})
-        except (RecordError, CloudError, TypeError, ValueError) as error:
+        except (RecordError, CloudError, ValueError) as error:
             self._write_heartbeat(options, began, str(error))
             raise AnsibleActionFail(str(error)) from None
         failures = [outcome.text for outcome in outcomes if outcome.failed]
@@ -110,7 +110,7 @@ class ActionModule(ActionBase):
                 time.monotonic() + PASS_S,
             ),
             log=log,
-            limits=Limits(**{key: float(value) for key, value in options["limits"].items()}),
+            limits=Limits.parse(options["limits"]),
             read_done=lambda record: read_done_marker(record.launch.checkpoints, record.run, api),
             list_tpus=lambda: tpus_of_nodes(list_nodes(open_source(api), zones), fleet_name),
             check=check,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from ...module_utils.cloud.closest_names import closest_names
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -43,6 +45,25 @@ class Limits:
     replacements: int = 3
     first_backoff: float = 10
     longest_backoff: float = 600
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Limits:
+        """Parse the variable ``watch_limits``. Raises ValueError."""
+        known = [field.name for field in fields(cls)]
+        numbers = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(
+                    f"watch_limits: there is no limit {name!r:.60}. "
+                    f"Limits: {closest_names(str(name), known)}"
+                )
+            try:
+                numbers[name] = float(value)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"watch_limits: {name}: expected a number ({value!r:.60})"
+                ) from None
+        return cls(**numbers)
 
     def backoff(self, tries: int) -> float:
         """Return the delay in seconds after ``tries`` tries; the delay doubles up to a limit."""
