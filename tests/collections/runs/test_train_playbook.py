@@ -180,6 +180,20 @@ def test_a_launch_starts_each_worker_once_and_keeps_the_record_and_the_lock_file
     assert (fleet.folder / f"fleet/locks/{digest}.lock").read_bytes() == lock
 
 
+def test_the_inventory_never_moves_a_run_to_other_checkpoints_but_the_command_line_may(fleet):
+    record_launch(fleet.folder, "mine", wanted="stopped")
+    hosts = yaml.safe_load(HOSTS)
+    hosts["tpu"]["vars"]["checkpoints"] = "gs://b23/new"
+    (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+
+    output = fleet.train(fails=True)
+
+    assert "but the inventory now says gs://b23/new/mine" in output
+    assert fleet.record["wanted"] == "stopped"
+    fleet.train(checkpoints="gs://b23/new")
+    assert fleet.record["checkpoints"] == "gs://b23/new/mine"
+
+
 def test_a_worker_with_a_blocker_is_named_and_stops_the_launch(fleet):
     blocked = {**ABSENT, "blockers": ["no space left"], "info": report("lost")}
     fleet.answers["launched 1"] = blocked
@@ -311,7 +325,8 @@ class Plan:
         folders = dict.fromkeys(("project", "code", "state_dir"), str(self.folder))
         defaults = {
             **{"run": "mine", "command": "python main.py", "jax_requirements": "worker-cpu"},
-            **{"checkpoints": "gs://bucket/checkpoints", "fleet_state": str(self.folder / "fleet")},
+            **{"checkpoints": "gs://bucket-of-ours/checkpoints"},
+            "fleet_state": str(self.folder / "fleet"),
             "lock": str(ROOT / "requirements/worker-cpu.lock"),
         }
         with pytest.raises(AnsibleActionFail) as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 from ..module_utils.worker.contract import RENDEZVOUS_SECONDS
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
@@ -90,7 +91,6 @@ class ActionModule(ActionBase):
                 "state_dir": {"type": "path", "required": True},
                 **STORE_OPTIONS,
                 "relaunch": {"type": "bool", "default": False},
-                "same_checkpoints": {"type": "bool", "default": False},
                 "wait": {
                     "type": "str",
                     "choices": ["started", "first_step", "done"],
@@ -178,6 +178,9 @@ class ActionModule(ActionBase):
         record_launch() does not record a run whose workers must be checked first. ``ready`` are the
         READY TPUs. ``unlisted`` are the zones whose TPUs could not be listed.
         """
+        # Only the command line may move a run to other checkpoints: after a change of the
+        # inventory, the run would start from step 0.
+        has_chosen_checkpoints = "checkpoints" in load_extra_vars(self._loader)
 
         def record_one(
             launch: LaunchSpec, check: bool = self._task.check_mode
@@ -186,7 +189,7 @@ class ActionModule(ActionBase):
                 store,
                 launch,
                 is_relaunch=options["relaunch"],
-                same_checkpoints=options["same_checkpoints"] and not options["relaunch"],
+                same_checkpoints=not (has_chosen_checkpoints or options["relaunch"]),
                 ready=() if options["relaunch"] else ready,
                 unlisted=() if options["relaunch"] else unlisted,
                 check=check,

@@ -71,7 +71,9 @@ options:
     type: str
     required: true
   checkpoints:
-    description: The directory or C(gs://) URI below which each run has its checkpoints.
+    description: The directory or C(gs://) URI below which each run has its checkpoints. A run whose
+      earlier checkpoints are in another location is refused, unless the command line has
+      C(-e checkpoints=).
     type: str
     required: true
   compile_cache:
@@ -104,11 +106,6 @@ options:
   relaunch:
     description: Whether to launch O(run) again with the settings in its record. The run must be
       wanted.
-    type: bool
-    default: false
-  same_checkpoints:
-    description: Whether to refuse a run whose earlier checkpoints are in another location. Set it
-      if the user gave no location for this launch.
     type: bool
     default: false
   wait:
