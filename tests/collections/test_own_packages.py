@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.tpufleet.core.plugins.action import requirements_lock
+from ansible_collections.tpufleet.core.plugins.action.trainer_command import setup_command
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
+    cached_lock_path,
+)
 
 from harness.playbooks import ROOT, environment_of, flat, play
 from tests.collections.package_index import publish, variables
 from tests.collections.role_templates import run_tasks
 from tests.collections.running_actions import run_action
+from tests.collections.runs.records import LOCK, keep_release, run_record
 
 
 @pytest.fixture
@@ -141,6 +147,17 @@ def test_requirements_are_refused_if_a_lock_file_is_set(tmp_path):
     result = run_tasks(tmp_path, tasks, vars=locks(tmp_path), fails=True)
 
     assert "so requirements and worker_extras have no effect" in flat(result)
+    assert not (tmp_path / "mine.lock").exists()
+
+
+def test_setup_for_an_existing_run_ignores_the_requirements_of_the_inventory(setup, tmp_path):
+    command = setup_command(run_record().launch, "demo", keep_release(tmp_path))
+    options = shlex.split(command.removeprefix("ansible-playbook setup.yml "))
+
+    result = setup(*options)
+
+    assert result.returncode == 0, flat(result)
+    assert f"jax_lock={cached_lock_path(tmp_path, LOCK)}" in options
     assert not (tmp_path / "mine.lock").exists()
 
 

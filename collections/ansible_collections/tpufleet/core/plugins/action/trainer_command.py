@@ -116,10 +116,12 @@ def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
     """Return the setup command for a TPU that lacks the Python environment of a launch.
 
     The command names the copy of the launch's lock file in ``state_dir``, this controller's state
-    directory. Without an intact copy, the command installs the current lock file, which may differ.
+    directory, and clears the inventory's requirements, which setup.yml refuses beside a lock file.
+    Without an intact copy, the command installs the current lock file, which may differ.
     """
     lock = cached_lock_path(state_dir, launch.requirements)
     command = f"ansible-playbook setup.yml -e tpu={tpu}"
     if not lock_matches_digest(lock, launch.requirements):
         return command
-    return f"{command} -e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"
+    locked = f"-e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"
+    return f"{command} {locked} -e requirements= -e worker_extras="
