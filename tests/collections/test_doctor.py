@@ -23,6 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.doctor.summary impor
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.cloud_tpus import CloudTpus
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.spec import parse_fleet
 
+from harness.playbooks import environment_of, flat, play
 from harness.scripted_api import Drop, error, node
 from harness.scripted_api import Reply as ScriptedReply
 from tests.collections.test_fleet import DEMO
@@ -297,11 +298,20 @@ def test_only_the_bucket_of_run_records_must_be_writable_by_a_controller():
     checkpoints = lines(doctor_fleet.bucket_reply_findings("mine", *viewer))
     assert checkpoints[0].startswith("?    bucket: gs://mine can be read with these credentials")
     [records] = lines(doctor_fleet.bucket_reply_findings("mine", *viewer, has_records=True))
-    assert records.startswith("FIX  bucket: gs://mine: HTTP 403. Next step: gcloud storage")
+    assert records.startswith("FIX  run records: gs://mine: HTTP 403. Next step: gcloud storage")
     assert "roles/storage.objectUser" in records
     readable = (PLACE, *viewer[1:])
-    records, _ = lines(doctor_fleet.bucket_reply_findings("mine", *readable, has_records=True))
+    [records] = lines(doctor_fleet.bucket_reply_findings("mine", *readable, has_records=True))
     assert "no permission to create, delete. Next step: gcloud" in records
+
+
+def test_the_bucket_and_that_of_the_run_records_are_both_checked(local_api):
+    buckets = ("-e", "bucket=gs://checkpoints", "-e", "fleet_state=gs://records/fleet")
+
+    output = flat(play(environment_of(local_api), "playbooks/doctor.yml", *buckets))
+
+    assert "bucket: gs://checkpoints" in output
+    assert "run records: gs://records/fleet" in output
 
 
 def test_checking_a_bucket_changes_nothing(scripted, monkeypatch):

@@ -146,12 +146,10 @@ class ActionModule(ActionBase):
             yield from quota_findings(open_source(api, retry=_RETRY), settings, fleet, zones, today)
         else:
             yield unknown("quota", "can't be checked, because the TPU API is not usable")
+        yield from bucket_findings(settings, str(self._value("bucket", "")), fleet_zones)
         state = str(self._value("fleet_state", ""))
-        bucket = str(self._value("bucket", ""))
-        has_records = not bucket and state.startswith("gs://")
-        yield from bucket_findings(
-            settings, state if has_records else bucket, fleet_zones, has_records=has_records
-        )
+        if state.startswith("gs://"):
+            yield from bucket_findings(settings, state, fleet_zones, has_records=True)
         outputs, days = self._value("outputs_location", ""), self._value("outputs_days", 0)
         yield from retention_findings(settings, str(outputs), days)
 

@@ -26,6 +26,7 @@ READ_PERMISSIONS = ("storage.objects.get", "storage.objects.list")
 #: IAM permissions that are also needed for run records, and to publish the report.
 WRITE_PERMISSIONS = ("storage.objects.create", "storage.objects.delete")
 PERMISSIONS = WRITE_PERMISSIONS + READ_PERMISSIONS
+RECORDS = "run records"
 FLEET_FILE = "inventory/*/group_vars/all/fleet.yml"
 
 
@@ -152,9 +153,10 @@ def bucket_findings(
     """Check that the bucket exists, is accessible, and is in the region of the TPUs.
 
     ``bucket`` is a URL such as ``gs://NAME/PREFIX``, empty if none is set; ``zones`` are those of
-    the TPUs. ``has_records`` says that it is the bucket of the run records.
+    the TPUs. If it is the bucket of the run records (``has_records``), it must be writable, in any
+    region.
     """
-    check = "bucket"
+    check = RECORDS if has_records else "bucket"
     if not bucket:
         message = (
             "none is set. To keep checkpoints when a TPU is lost, set bucket: gs://NAME, or use a "
@@ -164,7 +166,8 @@ def bucket_findings(
     try:
         bucket_url = BucketUrl.parse(bucket)
     except errors.CloudError as error:
-        return [problem(check, str(error), "$EDITOR inventory/*/group_vars/all/bucket.yml")]
+        file = "fleet.yml" if has_records else "bucket.yml"
+        return [problem(check, str(error), f"$EDITOR inventory/*/group_vars/all/{file}")]
     address = settings.storage_address
     if not address:
         message = f"{bucket}: the local cloud has no buckets"
@@ -206,7 +209,7 @@ def bucket_reply_findings(
     ``emulated``, an emulator of Cloud Storage replied, which may not report permissions. Only the
     bucket of the run records (``has_records``) must be writable with these credentials.
     """
-    check = "bucket"
+    check = RECORDS if has_records else "bucket"
     url = f"gs://{name}"
     if metadata.status == 404:
         region = region_of(zones[0]) if zones else "REGION"
@@ -245,6 +248,8 @@ def bucket_reply_findings(
             f"{url} can be read with these credentials, but not written. Publishing the report "
             "there needs more; whether workers can write is checked by each launch",
         )
+    if has_records:
+        return
     warning = location_warning(name, metadata.body, zones)
     if warning and not emulated:
         region = region_of(zones[0])
