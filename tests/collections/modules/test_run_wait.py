@@ -19,7 +19,7 @@ DOWN = {"unreachable": True, "msg": "ssh: No route to host"}
 
 
 def process_report(step=None, state="training", **more):
-    return report(state, heartbeat=None if step is None else {"step": step}, **more)
+    return report(state, **{"heartbeat": None if step is None else {"step": step}} | more)
 
 
 def module_result(step=None, *, settled=False, state="training"):
@@ -48,6 +48,17 @@ def outcome_of(step, options, elapsed_s, runs_for=0.0):
 def test_the_wait_ends_after_the_time_limit(more, elapsed_s, outcome, heartbeat):
     options = OPTIONS | {"heartbeat": heartbeat} | more
     assert outcome_of(None, options, elapsed_s) == outcome
+
+
+@pytest.mark.parametrize(
+    ("age", "elapsed_s", "outcome"),
+    [(10.0, 7200, None), (901.0, 7200, "timed_out"), (7200.0, 100, None)],
+    ids=["prepares data", "is silent", "old heartbeat of an earlier attempt"],
+)
+def test_a_heartbeat_before_the_first_step_starts_the_time_limit_again(age, elapsed_s, outcome):
+    starting = process_report(heartbeat={"state": "starting"}, heartbeat_age=age)
+    process = parse_process("w0", starting)
+    assert run_wait.outcome_of(process, False, OPTIONS, elapsed_s) == outcome
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ def outcome_of(
     is_silent = not options["heartbeat"] and not process.has_heartbeat
     if until_first_step and is_silent and running_s >= PROCESS_SECONDS:
         return WaitOutcome.SETTLED
-    if elapsed_s > options["seconds"]:
-        return WaitOutcome.TIMED_OUT if until_first_step else WaitOutcome.CONTINUES
-    return None
+    if not until_first_step:
+        return WaitOutcome.CONTINUES if elapsed_s > options["seconds"] else None
+    # A trainer that prepares data for hours renews its heartbeat meanwhile.
+    silent_s = min(elapsed_s, elapsed_s if process.heartbeat_age is None else process.heartbeat_age)
+    return WaitOutcome.TIMED_OUT if silent_s > options["seconds"] else None

@@ -18,7 +18,8 @@ options:
     choices: [first_step, done]
     default: first_step
   seconds:
-    description: How long to wait at most, in seconds.
+    description: How long to wait at most, in seconds. With O(until=first_step), each heartbeat of
+      the trainer starts this time again.
     type: int
     default: 600
   heartbeat:
@@ -52,8 +53,8 @@ RETURN = r"""
 outcome:
   description:
     - C(settled) if the run reached O(until) or ended. C(left) if another worker failed.
-      C(timed_out) if the run did not reach its first step within O(seconds). C(continues) if it did
-      not end within O(seconds), with O(until=done).
+      C(timed_out) if the run has neither its first step nor a new heartbeat within O(seconds).
+      C(continues) if it did not end within O(seconds), with O(until=done).
   returned: success
   type: str
 info:
