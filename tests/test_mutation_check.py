@@ -1,8 +1,20 @@
-"""The mutation check fails if its score is below the minimum; tested without mutmut."""
+"""The mutation check: its minimum score, and the tests that it leaves out; without mutmut."""
+
+import tomllib
 
 import pytest
 
-from tests.mutation_check import MIN_SCORE, score_error
+from tests.mutation_check import MIN_SCORE, ROOT, score_error
+
+
+def test_the_tests_that_the_check_leaves_out_exist():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    options = settings["pytest_add_cli_args"]
+    left_out = [option.partition("=")[2] for option in options if option.startswith("--deselect=")]
+
+    assert left_out
+    for file, _, name in (test.partition("::") for test in left_out):
+        assert f"def {name}(" in (ROOT / file).read_text()
 
 
 @pytest.mark.parametrize(("missing", "fails"), [(0, False), (1, True)])
