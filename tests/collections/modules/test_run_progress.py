@@ -115,8 +115,9 @@ def test_steps_on_a_lost_machine_count_at_the_measured_speed():
     assert goodput(reported, record, now=600.0) == pytest.approx(0.5)
 
 
-def test_a_record_without_a_start_time_has_no_goodput():
-    assert goodput({"first": 1, "last": 3, "counted": 2.0}, {"wanted": "running"}, 5.0) is None
+@pytest.mark.parametrize("wanted", ["running", "stopped", "done"])
+def test_a_record_without_times_has_no_goodput(wanted):
+    assert goodput({"first": 1, "last": 3, "counted": 2.0}, {"wanted": wanted}, 5.0) is None
     assert goodput(None, {"wanted": "running", "wanted_seconds": 0.0}, 5.0) is None
 
 
@@ -125,8 +126,17 @@ def test_a_record_without_a_start_time_has_no_goodput():
     [
         ([(100, "running"), (150, "running"), (200, "stopped"), (900, "running")], 950.0, 150.0),
         ([(100, "running"), (500, "done")], 300.0, 200.0),
+        ([(100, "running"), (500, "done")], 600.0, 400.0),
+        ([(100, "running"), (500, "done")], 50.0, 0.0),
+        ([(100, "running")], 50.0, 0.0),
     ],
-    ids=["not while a user has stopped it", "until it is done"],
+    ids=[
+        "not while a user has stopped it",
+        "until it ended",
+        "until it was recorded as done",
+        "an end before the launch by another clock",
+        "a clock that is behind",
+    ],
 )
 def test_a_run_is_wanted_from_its_launch(monkeypatch, history, now, seconds):
     record = {}

@@ -156,6 +156,23 @@ def test_a_wait_for_capacity_lasts_until_its_tpu_is_created(build_record, events
     assert spent_by_cause(record, [], now) == expected | {"other": 100}
 
 
+@pytest.mark.parametrize(
+    ("state", "action", "phase"),
+    [
+        (RunState.PREEMPTED, Action.RECREATE, "capacity"),
+        (RunState.PREEMPTED, "", "capacity"),
+        (RunState.UNREACHABLE, Action.REPLACE, "capacity"),
+        (RunState.UNREACHABLE, "", None),
+        (RunState.INTERRUPTED, Action.LAUNCH, "launch"),
+        (RunState.HUNG, Action.RESTART, "launch"),
+    ],
+)
+def test_a_lost_tpu_or_an_action_of_the_watch_begins_a_phase(build_record, state, action, phase):
+    event = Event(EventKind.WATCH, state=state, action=action)
+
+    assert build_record((100, LAUNCHED, {}), (200, event, {})).get("phase") == phase
+
+
 def test_phases_count_long_after_their_events_have_left_the_history(build_record):
     cycles = 2 * MAX_HISTORY
     events = [(0.0, LAUNCHED, {})]

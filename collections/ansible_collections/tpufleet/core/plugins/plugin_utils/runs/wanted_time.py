@@ -79,8 +79,6 @@ def wanted_time(
     """
     was_wanted = before.get("wanted") == DesiredState.RUNNING
     is_wanted = fields.get("wanted", before.get("wanted")) == DesiredState.RUNNING
-    if is_wanted and not before:
-        return {"wanted_seconds": 0.0, "wanted_since": now}
     phases = _phase_fields(before, event, now, is_wanted)
     if was_wanted == is_wanted:
         return phases
