@@ -153,14 +153,15 @@ def test_the_inventory_lists_each_tpu_once(hosts, expected):
     assert tpus == (ObservedTpu("pod", ZONE, "7", *expected),)
 
 
-def test_a_tpu_listed_by_the_api_has_health_workers_owner_and_creation_time():
+def test_every_field_of_a_tpu_that_the_api_lists_is_read():
     created = "1970-01-01T01:00:00.123456789Z"
     listed = node("pod", health="UNHEALTHY_TENSORFLOW", labels={LABEL: "mine"}, createTime=created)
 
     (tpu,) = tpus_of_nodes([parse_node(listed)], "mine")
 
-    assert (tpu.health, tpu.is_ours, tpu.workers) == ("UNHEALTHY_TENSORFLOW", True, 2)
-    assert tpu.created == pytest.approx(3600.123, abs=0.001)
+    expected = ObservedTpu("pod", ZONE, "4711", "READY", is_ours=True, workers=2)
+    created_at = pytest.approx(3600.123, abs=0.001)
+    assert tpu == replace(expected, health="UNHEALTHY_TENSORFLOW", created=created_at)
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01T00:00:00Z", 7])
@@ -361,6 +362,7 @@ def test_a_foreign_tpu_with_the_name_of_the_lost_one_is_left_alone(state):
     ("first", "second", "health"),
     [
         ("", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW"),
+        ("HEALTHY", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW"),
         ("UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "UNHEALTHY_MAINTENANCE"),
     ],
 )

@@ -226,8 +226,7 @@ class Snapshot:
         found_tpus = [find_tpu(node, listings[-1])[1] for node in launch.nodes]
         tpus = tuple(tpu for tpu in found_tpus if tpu)
         is_multislice = launch.tpu.startswith(MULTISLICE)
-        is_ready = states[-1] == READY
-        tpu_ids = {(tpu.zone, tpu.id) for tpu in tpus} if is_ready else set()
+        tpu_ids = {(tpu.zone, tpu.id) for tpu in tpus} if states[-1] == READY else set()
         tpu_hosts = sorted(
             host
             for host, variables in self.hosts.items()
@@ -239,8 +238,8 @@ class Snapshot:
                 find_process(host, record.run, self.answers.get(host) or {}, launch.chip)
                 for host in tpu_hosts
             ),
-            workers=sum(tpu.workers for tpu in tpus) if is_ready else 1,
-            health=_worst_health(tpu.health for tpu in tpus) if is_ready else "",
+            workers=sum(tpu.workers for tpu in tpus),
+            health=_worst_health(tpu.health for tpu in tpus),
             is_confirmed=states[-1] in states[-2:-1],
             any_worker_answers=any(
                 reported_runs(answer) is not None for answer in self.answers.values()
@@ -260,14 +259,12 @@ class Snapshot:
 
 
 def _worst_health(healths: Iterable[str]) -> str:
-    """Return the worst health of a run's TPUs.
+    """Return the worst health of a run's TPUs; empty if there are none.
 
-    From worst to best: UNHEALTHY_MAINTENANCE, other values that begin with UNHEALTHY, other values,
-    an empty value (unknown).
+    From worst to best: UNHEALTHY_MAINTENANCE, other values that begin with UNHEALTHY, other values.
     """
 
-    def badness(health: str) -> tuple[bool, bool, bool]:
-        is_unhealthy = health.startswith("UNHEALTHY")
-        return health == "UNHEALTHY_MAINTENANCE", is_unhealthy, bool(health)
+    def badness(health: str) -> tuple[bool, bool]:
+        return health == "UNHEALTHY_MAINTENANCE", health.startswith("UNHEALTHY")
 
-    return max(healths, key=badness)
+    return max(healths, key=badness, default="")
