@@ -40,6 +40,7 @@ def test_the_first_launch_of_a_run_is_its_attempt_1(store):
     assert (planned.launch.attempt, record.attempt, record.wanted) == (1, 1, "running")
     (event,) = record.history
     assert (event.kind, event.release) == ("launched", launch_spec().release)
+    assert record_launch(store, launch_spec()).finished_launch == event.time > 0
 
 
 def test_a_launch_of_a_wanted_run_is_not_recorded_before_the_workers_answer(store):
@@ -84,6 +85,7 @@ def test_a_run_that_has_ended_is_recorded_again_unless_the_same_launch_is_done(
 
     assert (planned.is_recorded, planned.was_wanted) == (is_recorded, False)
     assert (planned.launch.attempt, planned.changes) == (4 if is_recorded else 3, changes)
+    assert store.read("mine").is_wanted == is_recorded
 
 
 SPENT = {"best_step": 70, "crashes": 6, "state": "given_up"}
@@ -102,7 +104,7 @@ def test_only_a_launch_with_a_lease_is_fenced(store):
     put_record(store, wanted="stopped", fence=5)
 
     assert record_launch(store, launch_spec()).is_recorded
-    with pytest.raises(RunError, match="another controller has acted on it"):
+    with pytest.raises(RunError, match="run mine: another controller has acted on it"):
         record_launch(store, launch_spec(), is_checked=True, fence=4)
     assert record_launch(store, launch_spec(), is_checked=True, fence=5).launch.attempt == 5
 

@@ -109,7 +109,7 @@ class RunRecord:
 
         They reset the failures that the watch has counted.
         """
-        memory = {"best_step": best_step} if (best_step := self.watch.get("best_step")) else {}
+        memory = {"best_step": self.watch.get("best_step", 0)}
         return {"wanted": str(DesiredState.RUNNING), "watch": memory}
 
     def fields(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def parse_record(run: str, value: object) -> RunRecord:
         raise InvalidRecordError(run, "the record", "is not a JSON object")
     if not RUN_NAME.fullmatch(run):
         raise InvalidRecordError(run, "run", "is not a valid run name")
-    if value.get("run") not in (None, run):
+    if value.get("run") != run:
         raise InvalidRecordError(run, "run", "differs from the run name in its path")
 
     def read(name: str, check: Check, default: Any = None) -> Any:
@@ -152,7 +152,7 @@ def parse_record(run: str, value: object) -> RunRecord:
             raise InvalidRecordError(run, name, str(error)) from None
 
     try:
-        launch = LaunchSpec.from_json({**value, "run": run})
+        launch = LaunchSpec.from_json(value)
     except InvalidLaunchError as error:
         raise InvalidRecordError(run, error.field, error.problem) from None
     if not launch.nodes:

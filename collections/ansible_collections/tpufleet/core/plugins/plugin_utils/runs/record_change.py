@@ -100,10 +100,10 @@ def record_launch(
         changes = changed_fields(last_record.launch, launch) if last_record else ()
         was_done = last_record is not None and last_record.wanted is DesiredState.DONE
         may_be_done = was_done and is_same
-        if not is_checked and (was_wanted or may_be_done):
+        if last_record and not is_checked and (was_wanted or may_be_done):
             attempt_launch = replace(launch, attempt=last_attempt)
             finished_attempt = last_attempt if is_same else 0
-            finished_launch = last_record.last_launch if last_record else 0.0
+            finished_launch = last_record.last_launch
             return RecordLaunchResult(
                 attempt_launch, False, was_wanted, finished_attempt, finished_launch, changes
             )
