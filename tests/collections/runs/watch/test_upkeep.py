@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import upkeep as upkeep_module
@@ -267,6 +268,15 @@ def test_a_release_that_another_fleet_needs_stays(tmp_path, names):
     assert (tmp_path / names[0]).is_dir()
 
 
+def test_unused_releases_are_deleted_while_another_process_replaces_a_needed_one(
+    tmp_path, names, monkeypatch
+):
+    monkeypatch.setattr(os, "utime", Mock(side_effect=FileNotFoundError))
+    needed = Records({"mine": run_record(release=names[0])})
+
+    assert prune(tmp_path, needed, time.time()) == names[1:3]
+
+
 def test_releases_that_no_run_needs_are_deleted_from_the_controller(tmp_path, names):
     records = {"mine": run_record(release=names[0])}
     broken = Records(records, (UnusableRecord("x", "not a JSON object"),))
@@ -327,6 +337,16 @@ def test_a_tpu_that_a_new_run_uses_stays_without_an_error(controller):
 
     assert (outcome, deleted(controller)) == (UpkeepOutcome(), [])
     assert f"TPU pod ({ZONE}): not deleted: it is in use now" in controller.log_text
+
+
+def test_a_tpu_is_deleted_although_other_tpus_of_the_fleet_stay(controller):
+    controller.listing = [replace(TWO_WORKERS, name="used", id="8"), TWO_WORKERS]
+    snapshot = controller.snapshot()
+    snapshot.answers["used-w0"]["holders"].append(HOLDER)
+    fleet = [IDLE_1H | {"name": name} for name in ("missing", "used", "pod")]
+    upkeep = Upkeep(controller.watch(), idle_for(controller, 4000))
+
+    assert upkeep.run(fleet, snapshot, Records({})) == UpkeepOutcome(["pod"])
 
 
 def test_a_tpu_that_another_controller_acts_on_stays_and_its_holder_is_logged(controller):

@@ -177,8 +177,8 @@ def prune(
     all records, with those in the archive. The archive may be large, so it is read only if
     ``records`` alone would allow a deletion.
 
-    The releases that this fleet needs get the modification time ``now``, so that another fleet that
-    uses the same directory does not delete them.
+    The releases that this fleet needs get a new modification time, so that another fleet that uses
+    the same directory does not delete them.
     """
     cached: dict[str, float] = {}
     if releases.is_dir():
@@ -194,7 +194,7 @@ def prune(
 def _unneeded(
     releases: Path, cached: Mapping[str, float], records: Records, now: float
 ) -> list[str]:
-    """Return the releases to delete; set the modification time of needed ones to ``now``.
+    """Return the releases to delete; renew the modification time of needed ones.
 
     ``cached`` maps each cached release to its modification time in unix seconds. A release is
     needed if the record of a run that is not done names it. Of the others, the newest
@@ -210,7 +210,7 @@ def _unneeded(
     for release in needed & cached.keys():
         # The release may be missing for a moment while another process replaces it.
         with contextlib.suppress(OSError):
-            os.utime(releases / release, (now, now))
+            os.utime(releases / release)
     unneeded = sorted(
         (name for name in cached if name not in needed), key=lambda name: -cached[name]
     )
