@@ -1,6 +1,7 @@
 """Cached releases: durable when written, verified when used."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.release impor
     load,
     release_id,
 )
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import release_cache
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.code_tree import list_code, stage
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.release_cache import (
+    cache_lock,
     cache_release,
     local_state_dir,
     verify_release,
@@ -74,6 +77,29 @@ def test_a_cached_release_does_not_change_with_the_code(code, cached):
     verify_release(cached)
     assert list_code(cached) == ["current", "latest", "run.sh", "train/main.py"]
     assert release_id(stage(cached, [], code.with_name("again"))) == cached.name
+    assert stat.S_IMODE(cached.parent.stat().st_mode) == 0o700
+
+
+def test_a_release_that_is_cached_again_counts_as_new(code, cached):
+    before = cached.stat()
+    os.utime(cached, (1, 1))
+
+    cache_release(code.with_name("staged"), cached)
+
+    assert cached.stat().st_mtime >= before.st_mtime
+    assert cached.stat().st_ino == before.st_ino
+
+
+def test_a_release_that_another_process_cached_meanwhile_is_kept_unless_damaged(
+    code, cached, monkeypatch
+):
+    monkeypatch.setattr(release_cache, "is_cached", lambda path: False)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+
+    cache_release(code.with_name("staged"), cached)
+    DAMAGES["a file lost its content"](cached)
+    with pytest.raises(ReleaseError, match="is damaged"):
+        cache_release(code.with_name("staged"), cached)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -119,7 +145,7 @@ def test_code_that_changes_while_it_is_copied_is_not_cached(code):
     assert list(releases.iterdir()) == []
 
 
-def test_all_files_are_synced_to_disk_before_a_release_gets_its_name(code, monkeypatch):
+def test_files_are_synced_to_disk_before_a_release_or_lock_gets_its_name(code, monkeypatch):
     tree, name = staged(code)
     path = code.with_name("releases") / name
     synced: set[int] = set()
@@ -142,6 +168,9 @@ def test_all_files_are_synced_to_disk_before_a_release_gets_its_name(code, monke
     files = [path, *(file for file in path.rglob("*") if not file.is_symlink())]
     assert {file.stat().st_ino for file in files} <= set(synced_before)
     assert path.parent.stat().st_ino in synced
+    cache_lock(code.parent, b"jax==0.7.0")
+    (lock,) = (code.parent / "locks").iterdir()
+    assert lock.stat().st_ino in synced
 
 
 @pytest.mark.parametrize(

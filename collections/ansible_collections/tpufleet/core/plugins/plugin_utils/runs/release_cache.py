@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...module_utils.worker.os_errors import os_error_text
 from ...module_utils.worker.release import (
     ID_LENGTH,
     MANIFEST,
@@ -45,11 +44,7 @@ def verify_release(path: Path) -> None:
             f"{path}: this release is not on this controller. Launch the run from its code: "
             f"{FROM_CODE}"
         )
-    try:
-        problems = release_problems(path, path.name)
-    except OSError as error:
-        problems = [os_error_text(error)]
-    if problems:
+    if problems := release_problems(path, path.name):
         raise ReleaseError(
             f"{path}: the cached release is damaged ({summary(problems)}). Launch the run from "
             f"its code, which replaces the copy: {FROM_CODE}"
@@ -78,11 +73,11 @@ def cache_release(tree: Path, path: Path) -> None:
         os.utime(path)
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=".keep-", dir=path.parent))
+    building = Path(tempfile.mkdtemp(dir=path.parent))
     try:
         copy = building / path.name
         shutil.copytree(tree, copy, symlinks=True, copy_function=_copy_durably)
-        for folder, _, _ in os.walk(copy, topdown=False):
+        for folder, _, _ in os.walk(copy):
             _sync(Path(folder))
         verify_release(copy)
         if path.exists():
