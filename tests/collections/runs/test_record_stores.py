@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import socket
 import stat
 import threading
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import Bucket
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs import (
     record_store as record_stores,
 )
@@ -25,6 +27,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error im
     UnusableRecordError,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store import (
+    RecordBucket,
     RecordFolder,
     RecordStore,
     record_store,
@@ -32,6 +35,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.emulated_storage import put_object
+from harness.scripted_api import Reply, error
 from harness.valid_record import record_fields
 
 
@@ -184,6 +188,15 @@ def test_a_directory_has_one_file_and_one_lock_per_run_that_only_the_owner_can_r
     assert list(json.loads((folder / "mine.json").read_text("utf-8")))[:2] == ["a", "b"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "mine.json").stat().st_mode) == 0o600
+
+
+def test_a_record_in_a_directory_is_synced_to_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+
+    RecordFolder(str(tmp_path)).change("mine", 0, {}, {})
+
+    assert synced == [(tmp_path / "runs/mine.json").stat().st_ino]
 
 
 def test_a_damaged_record_is_named_and_left_alone(tmp_path):
@@ -356,6 +369,17 @@ def test_remove_removes_only_the_expected_generation(store):
     store.remove("mine", 1)
     assert store.runs() == ["other"]
     assert store.read("mine") == {}
+
+
+def test_a_record_in_a_bucket_is_removed_only_as_it_was_read(scripted):
+    read = Reply({"generation": 1}, headers=(("x-goog-generation", "7"),))
+    scripted.script = [read, error(412, "changed meanwhile")]
+    store = RecordBucket(Bucket("gs://fleet/runs", address=scripted.endpoint))
+
+    with pytest.raises(RecordConflictError, match="run mine"):
+        store.remove("mine", 1)
+
+    assert scripted.asked[-1].query == "ifGenerationMatch=7"
 
 
 @pytest.mark.parametrize("end", ["", "/"])
