@@ -136,7 +136,8 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
         without.now += 3600
 
     assert stored_text(owner) == before
-    assert (waiting.state, waiting.action, waiting.failed) == (
+    assert (waiting.run, waiting.state, waiting.action, waiting.failed) == (
+        "mine",
         RunState.WAITING_FOR_RELEASE,
         "nothing",
         False,
@@ -432,12 +433,3 @@ def test_a_launch_phase_ends_only_if_the_run_and_its_tpu_are_seen_running_after_
 
     assert (outcome.state, outcome.failed) == (RunState.RUNNING, False)
     assert controller.records.read("mine")["phase"] == "launch"
-
-
-def test_answers_from_before_a_launch_do_not_restart_its_attempt(controller):
-    controller.record_launch(attempt=2)
-    old = replace(answers(controller, running(age=1e5)), asked_at=controller.now - 30)
-
-    controller.pass_once(old)
-
-    assert controller.actor.playbooks == []

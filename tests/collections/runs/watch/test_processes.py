@@ -98,6 +98,22 @@ def test_a_hang_counts_as_a_crash_of_its_oldest_worker_and_is_restarted_at_once(
     assert remembered(decision, watch) == CRASHED | hung
 
 
+def test_a_run_of_which_one_process_still_writes_heartbeats_does_not_hang():
+    assert decided(pod(replace(TRAINING, heartbeat_age=1e4), TRAINING)).action is Action.NOTHING
+
+
+@pytest.mark.parametrize(("ago", "action"), [(299, Action.NOTHING), (300, Action.RESTART)])
+def test_a_run_whose_worker_still_reports_the_previous_attempt_is_starting(ago, action):
+    history = [{"time": NOW - ago, "kind": "launched"}]
+
+    decision = decided(pod(replace(TRAINING, attempt=2, heartbeat_age=1e4)), history=history)
+
+    assert decision.action is action
+    if action is Action.NOTHING:
+        assert (decision.state, causes(decision)) == (RunState.STARTING, ["launched_recently"])
+        assert values(decision) == {"seconds": ago}
+
+
 @pytest.mark.parametrize(
     ("limit", "ages", "seconds"),
     [
@@ -173,6 +189,7 @@ def test_a_run_that_waits_at_the_rendezvous_is_not_restarted(other):
     decision = decided(pod(WAITING, other), {"state": "ending", "since": NOW - 1000})
 
     assert (decision.action, decision.state) == (Action.NOTHING, RunState.STARTING)
+    assert causes(decision) == ["processes_partly_ended"]
 
 
 def test_a_hang_counts_once_while_restarts_fail():
@@ -246,7 +263,7 @@ def test_a_run_without_a_process_may_still_be_starting_after_its_launch(ago, wat
     assert decision.action is action
     if action is Action.NOTHING:
         assert (decision.state, decision.is_new) == (RunState.STARTING, False)
-        assert causes(decision) == ["launched_recently"]
+        assert (causes(decision), values(decision)) == (["launched_recently"], {"seconds": ago})
 
 
 @pytest.mark.parametrize(
@@ -296,6 +313,7 @@ def test_a_nan_loss_counts_once_per_attempt():
     other = decided(pod(ended("3")), first.memory.fields() | {"counted_attempt": 2})
 
     assert (first.action, first.state) == (Action.LAUNCH, RunState.FAILED)
+    assert causes(first) == ["process"]
     assert remembered(first) == CRASHED | {"nans": 1}
     assert (again.action, remembered(again, first.memory.fields())) == (Action.LAUNCH, {})
     assert (other.action, causes(other)) == (Action.GIVE_UP, ["process", "too_many_nans"])
@@ -410,6 +428,7 @@ def test_a_run_without_a_bucket_is_given_up_if_one_worker_fails_first_too_often(
             {"host": "w1", "count": 4},
             "given_up",
         )
+        assert decision.causes[-1].values == {"run": "mine"}
 
 
 def test_the_only_worker_of_a_run_is_not_blamed():

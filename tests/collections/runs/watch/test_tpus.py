@@ -223,7 +223,6 @@ def test_an_unreachable_worker_is_waited_for_until_the_limit():
 @pytest.mark.parametrize(
     ("processes", "changes", "code"),
     [
-        ([TRAINING, UNREACHABLE, TRAINING], {}, "run_continues"),
         ([UNREACHABLE], {"any_worker_answers": False}, "no_worker_reachable"),
         ([UNREACHABLE, ended("77")], {"is_confirmed": False}, "confirming"),
         ([UNREACHABLE], {"can_be_created": False}, "multislice"),
@@ -243,6 +242,14 @@ def test_the_tpu_of_an_unreachable_worker_is_not_replaced_in_doubt(processes, ch
     assert values(decision)["seconds"] == 601
 
 
+def test_a_run_that_trains_on_all_its_reachable_workers_continues():
+    decision = decided(pod(UNREACHABLE, TRAINING, TRAINING, is_confirmed=True), FOR_LONG)
+
+    assert (decision.action, decision.state) == (Action.NOTHING, RunState.UNREACHABLE)
+    assert causes(decision) == ["workers_unreachable_for", "run_continues"]
+    assert values(decision) == {"hosts": "w0", "seconds": 601, "host": "w1"}
+
+
 def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
     unreachable = pod(UNREACHABLE, is_confirmed=True)
 
@@ -250,7 +257,7 @@ def test_a_tpu_whose_disks_may_hold_the_only_checkpoints_is_not_replaced():
 
     assert decision.action is Action.NOTHING
     assert causes(decision) == ["workers_unreachable_for", "no_bucket"]
-    assert values(decision)["delete"] == DELETE
+    assert values(decision) == {"hosts": "w0", "seconds": 601, "delete": DELETE}
 
 
 @pytest.mark.parametrize(
@@ -293,5 +300,6 @@ def test_replacements_are_limited_and_delayed(watch, action, code):
     else:
         assert decision.memory.replacements == watch["replacements"]
         gave_up = action is Action.GIVE_UP
+        assert not gave_up or values(decision)["count"] == 3
         assert decision.state is (RunState.GIVEN_UP if gave_up else RunState.UNREACHABLE)
         assert decision.memory.since == (NOW if gave_up else FOR_LONG["since"])
