@@ -96,7 +96,7 @@ def test_a_run_on_one_chip_is_launched_on_that_chip():
     assert (specs["mine-c"].env, specs["mine-c"].nodes) == ({"A": "1"}, (A,))
 
 
-def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
+def test_the_tpus_of_a_run_are_sorted_by_zone_and_name_and_its_workers_by_process_id():
     nodes = {
         "b-w0": NodeIdentity("b", "us-east1-d", "1"),
         "b-w1": NodeIdentity("c", "us-central2-b", "2"),
@@ -104,12 +104,13 @@ def test_the_tpus_of_a_run_are_unique_and_sorted_by_zone_and_name():
         "b-w3": NodeIdentity("a", "us-east1-d", "3"),
     }
     placements = {
-        host: replace(PLACEMENTS["b-w0"], process_id=index) for index, host in enumerate(nodes)
+        host: replace(PLACEMENTS["b-w0"], process_id=3 - index) for index, host in enumerate(nodes)
     }
 
     fields = placement_fields("mine-b", {**placements, "a-w0": PLACEMENTS["a-w0"]}, nodes)
 
     assert [node.id for node in fields["nodes"]] == ["2", "3", "1"]
+    assert fields["placement"] == ("b-w3", "b-w2", "b-w1", "b-w0")
 
 
 def test_a_relaunch_is_the_recorded_launch_on_the_current_tpu():

@@ -16,6 +16,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.lease import (
     Lease,
     LeaseHeldError,
     Leases,
+    seconds_since_boot,
 )
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_error import (
     RecordConflictError,
@@ -87,6 +88,14 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
     assert len(token) == 8
     assert stored["history"] == []
     assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
+
+
+def test_the_time_in_which_the_computer_sleeps_counts_where_a_clock_measures_it(monkeypatch):
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: clock)
+
+    assert seconds_since_boot() == time.CLOCK_BOOTTIME
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    assert seconds_since_boot() == time.CLOCK_MONOTONIC
 
 
 def test_a_lease_ends_exactly_when_its_time_is_over(lease, clock):

@@ -31,7 +31,7 @@ def new_launches(
     Raises RunError.
 
     Args:
-        common: the LaunchSpec fields that all runs share.
+        common: the LaunchSpec fields that all runs share, including ``env``.
         command: the trainer's command; ``{set}`` in it is replaced by the settings of the run.
         overrides: settings (key=value) of all runs; the settings of a sweep are appended.
         checkpoints: the path or URI below which each run has a directory for its checkpoints.
@@ -41,7 +41,7 @@ def new_launches(
     """
     return {
         placement.run: LaunchSpec(
-            **{**common, "env": {**common.get("env", {}), **placement.env}},
+            **{**common, "env": {**common["env"], **placement.env}},
             run=placement.run,
             command=with_overrides(command, (*overrides, *placement.overrides)),
             checkpoints=f"{checkpoints.rstrip('/')}/{placement.run}",
