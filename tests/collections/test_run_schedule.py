@@ -293,6 +293,7 @@ def test_a_path_through_a_symbolic_link_names_the_same_owner(tmp_path):
 
 def test_a_text_that_is_not_a_timer_has_no_origin():
     assert service_origin("") is None
+    assert service_origin("WorkingDirectory=/p\n") is None
     assert service_origin("WorkingDirectory=/p\nExecStart=:/tool it's\n") is None
     assert cron_origin("* * * * * x # tpufleet-do-watch") is None
     check_origin(WATCH, None)

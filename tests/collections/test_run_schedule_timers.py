@@ -40,7 +40,7 @@ if [ "$1" = -l ]; then
   [ ! -e $table.broken ] || { echo "must be privileged" >&2; exit 1; }
   [ -e $table ] || { echo "no crontab for me" >&2; exit 1; }
   cat $table
-else
+elif [ "$1" = - ]; then
   cat > $table
 fi
 """,
@@ -105,8 +105,9 @@ class Controller:
 
     @contextmanager
     def without_bus(self) -> Iterator[None]:
-        """Make systemctl fail in a ``with`` block, as if it could not reach systemd."""
-        self.tool("bin/systemctl", "#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+        """Make systemctl fail in a ``with`` block, except that it can stop a timer."""
+        fail = "[ $1 = stop ] || { echo 'Failed to connect to bus' >&2; exit 1; }"
+        self.tool("bin/systemctl", f"#!/bin/sh\n{fail}\n")
         yield
         self.tool("bin/systemctl", TOOLS["systemctl"])
 
@@ -190,7 +191,7 @@ def test_an_invalid_request_is_refused_and_changes_nothing(controller, options, 
     assert controller.ask(**{**WATCH, "every": "5m"}, inventories=["/local"])["changed"]
 
 
-@pytest.mark.parametrize(("every", "seconds"), [("1m", 60), ("6h", 21600), ("24h", 86400)])
+@pytest.mark.parametrize(("every", "seconds"), [("5m", 300), ("6h", 21600), ("24h", 86400)])
 def test_the_interval_of_a_timer_is_read_from_its_unit_or_line(controller, every, seconds):
     controller.ask(**{**WATCH, "every": every})
     kept = run_schedule.keeper()
@@ -242,13 +243,44 @@ def test_a_timer_that_could_not_be_enabled_is_enabled_by_the_next_call(controlle
 
 
 @by_systemd
-def test_a_timer_whose_change_failed_stays_listed_and_is_changed_by_the_next_call(controller):
+@pytest.mark.parametrize("options", [{**WATCH, "every": "5m"}, REMOVE])
+def test_a_timer_whose_change_failed_stays_listed_until_the_next_call(controller, options):
     controller.ask(**WATCH)
-    changed = {**WATCH, "every": "5m"}
     with controller.without_bus():
-        assert controller.ask(**changed)["failed"]
+        assert controller.ask(**{**WATCH, "every": "5m"})["failed"]
     assert controller.systemd().names() == [NAME]
-    assert controller.ask(**changed)["changed"]
+    assert controller.ask(**options)["changed"]
+
+
+@by_systemd
+def test_the_directory_of_user_timers_is_created(controller, tmp_path):
+    controller.units = tmp_path / "new/user"
+
+    assert controller.ask(**WATCH)["timers"] == [NAME]
+
+
+@by_systemd
+@pytest.mark.parametrize(
+    ("options", "name", "arguments"),
+    [
+        (
+            {**DELETE, "zone": "us-central2-b", "node_id": "123"},
+            "tpufleet-do-delete-pod_us-central2-b",
+            "delete.yml -e tpu=pod -e zone=us-central2-b -e node_id=123 -e yes=true",
+        ),
+        (
+            {**WATCH, "verb": "report", "publish": "gs://fleet/a.html"},
+            "tpufleet-do-report",
+            "report.yml -e publish=gs://fleet/a.html",
+        ),
+    ],
+)
+def test_the_options_of_a_verb_become_arguments_of_its_playbook(
+    controller, options, name, arguments
+):
+    assert controller.ask(**options)["timers"] == [name]
+    service = controller.content()[f"{name}.service"]
+    assert service.endswith(f" playbooks/{arguments}\n")
 
 
 def test_root_uses_system_timers_and_other_users_use_user_timers(monkeypatch, tmp_path):
@@ -319,17 +351,24 @@ def test_a_crontab_line_runs_the_playbook_in_the_project_with_inventory_and_envi
         **RESTART,
         project=str(tmp_path / "link"),
         inventories=["inventory/gcp"],
-        environment={"B": 2, "A": "1", "EMPTY": ""},
+        environment={"B": 2, "A": "1 # 2", "EMPTY": ""},
     )
 
     line = controller.table.read_text()
     lock = tmp_path / ".cache/tpufleet/tpufleet-do-restart-mine.lock"
     assert result["lines"] == ["*/1 * * * *  tpufleet-do-restart-mine"]
     assert f" cd {tmp_path} && " in line
-    assert " env A=1 B=2 flock " in line
+    assert " env 'A=1 # 2' B=2 flock " in line
     assert f" {lock} timeout " in line
     assert " /tool -i inventory/gcp playbooks/restart.yml -e run=mine >" in line
     assert lock.parent.is_dir()
+
+
+@by_cron
+def test_the_first_timer_of_a_user_without_a_crontab_creates_it(controller):
+    controller.table.unlink()
+
+    assert controller.ask(**WATCH)["timers"] == [NAME]
 
 
 @by_cron

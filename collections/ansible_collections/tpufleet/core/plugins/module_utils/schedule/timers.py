@@ -196,7 +196,7 @@ class Cron:
         if done.returncode != 0 and "no crontab for" not in done.stderr:
             problem = done.stderr.strip() or f"exit status {done.returncode}"
             raise ScheduleError(f"crontab -l: {problem}")
-        return done.stdout if done.returncode == 0 else ""
+        return done.stdout
 
 
 def keeper() -> Systemd | Cron:
