@@ -77,10 +77,10 @@ def mfu(cfg: Config, slice_: slices.Slice, hlo: str) -> tuple[float, float]:
     from train.compile.estimate import estimate
     from train.run.mfu import flops_per_token
 
-    time = estimate(hlo, slice_).time()
+    costs = estimate(hlo, slice_)
     ideal = flops_per_token(cfg) * cfg.tokens_per_step
     ideal /= slice_.chip.peak_flops * slice_.chips
-    return 100 * ideal / time.high, 100 * ideal / time.low
+    return 100 * ideal / costs.high, 100 * ideal / costs.low
 
 
 def tpufleet_hlo(cfg: Config, slice_: slices.Slice) -> str:

@@ -29,7 +29,6 @@ from typing import Literal, NamedTuple
 from train.compile.cost import attention_flops, collective, hbm_bytes, matmul_flops
 from train.compile.hlo import Computation, Instruction, Module, parse, trip_count
 from train.compile.slices import Slice
-from train.run.tpu_chips import Chip
 
 KERNEL_SHARE = 0.5
 """Share of the peak that the matmuls of an attention kernel are assumed to reach."""
@@ -56,71 +55,50 @@ class Transfers:
     seconds: float = 0
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Estimated seconds of one call of a program: by kind of instruction, and in total."""
-
-    matmuls: float
-    kernels: float
-    gathers: float
-    other_low: float
-    other_high: float
-    exposed: float
-    """Seconds of the collectives that computation waits for."""
-    overlapped_ici: float
-    overlapped_dcn: float
-
-    @property
-    def low(self) -> float:
-        """Low estimate in seconds: fusions without matmuls reach the memory bandwidth."""
-        return self._total(self.other_low)
-
-    @property
-    def high(self) -> float:
-        """High estimate in seconds: fusions without matmuls take the compiler's estimate."""
-        return self._total(self.other_high)
-
-    def _total(self, other: float) -> float:
-        computing = self.matmuls + self.kernels + self.gathers + other
-        return max(computing, self.overlapped_ici, self.overlapped_dcn) + self.exposed
-
-
 @dataclass
 class Estimate:
-    """Estimated operations, transfers and time of one call of a compiled program, per chip."""
+    """Estimated operations, transfers and seconds of one call of a compiled program, per chip."""
 
-    chip: Chip
     matmul_flops: float = 0
     kernel_flops: float = 0
-    matmul_cycles: float = 0
-    other_cycles: float = 0
-    other_seconds_low: float = 0
+    matmul_seconds: float = 0
+    kernel_seconds: float = 0
     gather_seconds: float = 0
+    other_low: float = 0
+    """Seconds of all other fusions if they reach the memory bandwidth."""
+    other_high: float = 0
+    """Seconds of all other fusions by the compiler's estimate."""
     unknown_loops: int = 0
     """Number of loops whose number of iterations is unknown. Their instructions count once."""
     collectives: dict[Transfer, Transfers] = field(default_factory=dict)
     seconds_of: Counter[str] = field(default_factory=Counter)
     """Estimated seconds of each instruction; the key describes the instruction."""
 
-    def time(self) -> StepTime:
-        """Return the estimated seconds of one call of the program."""
+    @property
+    def low(self) -> float:
+        """Low estimate of the call's seconds."""
+        return self._total(self.other_low)
 
-        def sum_of(network: str, is_overlapped: bool) -> float:
-            return sum(
-                total.seconds
-                for key, total in self.collectives.items()
-                if key.network == network and key.is_overlapped == is_overlapped
-            )
+    @property
+    def high(self) -> float:
+        """High estimate of the call's seconds."""
+        return self._total(self.other_high)
 
-        return StepTime(
-            matmuls=self.matmul_cycles / self.chip.clock,
-            kernels=self.kernel_flops / (KERNEL_SHARE * self.chip.peak_flops),
-            gathers=self.gather_seconds,
-            other_low=self.other_seconds_low,
-            other_high=self.other_cycles / self.chip.clock,
-            exposed=sum_of("ICI", False),
-            overlapped_ici=sum_of("ICI", True),
-            overlapped_dcn=sum_of("DCN", True),
+    @property
+    def exposed(self) -> float:
+        """Seconds of the collectives that computation waits for."""
+        return self._communicating("ICI", is_overlapped=False)
+
+    def _total(self, other: float) -> float:
+        computing = self.matmul_seconds + self.kernel_seconds + self.gather_seconds + other
+        overlapped = (self._communicating(network, True) for network in ("ICI", "DCN"))
+        return max(computing, *overlapped) + self.exposed
+
+    def _communicating(self, network: str, is_overlapped: bool) -> float:
+        return sum(
+            total.seconds
+            for key, total in self.collectives.items()
+            if key.network == network and key.is_overlapped == is_overlapped
         )
 
 
@@ -141,7 +119,7 @@ class _Walk:
     def __init__(self, module: Module, slice_: Slice, slices: int) -> None:
         self._module = module
         self._slice, self._slices = slice_, slices
-        self.total = Estimate(slice_.chip)
+        self.total = Estimate()
 
     def add(
         self, name: str, times: float = 1, is_in_loop: bool = False, is_async: bool = False
@@ -185,31 +163,31 @@ class _Walk:
     def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
             return  # custom calls other than Pallas kernels count as 0
-        total, flops = self.total, times * attention_flops(instruction, computation)
-        total.kernel_flops += flops
-        total.seconds_of[f"kernel {instruction.name}"] += flops / (
-            KERNEL_SHARE * total.chip.peak_flops
-        )
+        flops = times * attention_flops(instruction, computation)
+        seconds = flops / (KERNEL_SHARE * self._slice.chip.peak_flops)
+        self.total.kernel_flops += flops
+        self.total.kernel_seconds += seconds
+        self.total.seconds_of[f"kernel {instruction.name}"] += seconds
 
     def _fusion(
         self, instruction: Instruction, computation: Computation, times: float, communicates: bool
     ) -> None:
-        total, cycles = self.total, instruction.cycles
+        total, chip, cycles = self.total, self._slice.chip, instruction.cycles
         moved = times * hbm_bytes(instruction, computation, self._module)
         flops = times * matmul_flops(instruction, computation, self._module)
         total.matmul_flops += flops
-        at_bandwidth = moved / total.chip.memory_bandwidth
-        kind, seconds = "matmul", times * (cycles or 0) / total.chip.clock
+        at_bandwidth = moved / chip.memory_bandwidth
+        kind, seconds = "matmul", times * (cycles or 0) / chip.clock
         if cycles is None:
             if communicates:
                 return
             total.gather_seconds += at_bandwidth
             kind, seconds = "gather", at_bandwidth
         elif flops:
-            total.matmul_cycles += times * cycles
+            total.matmul_seconds += seconds
         else:
-            total.other_cycles += times * cycles
-            total.other_seconds_low += min(at_bandwidth, seconds)
+            total.other_high += seconds
+            total.other_low += min(at_bandwidth, seconds)
             kind = "other"
         source = re.search(r'op_name="([^"]*)"', instruction.attributes)
         origin = source[1][-60:] if source else ""

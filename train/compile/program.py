@@ -88,8 +88,8 @@ def report(program: Program, costs: Estimate) -> str:
     """
     chip, n = program.slice.chip, program.cfg.compute.steps_per_call
     chips = program.slice.chips * program.slices
-    time_, arguments, temporary, code = costs.time(), *program.memory
-    low, high = time_.low / n, time_.high / n
+    arguments, temporary, code = program.memory
+    low, high = costs.low / n, costs.high / n
     mfu = [program.model_flops / (chip.peak_flops * chips * s) for s in (high, low)]
     rate = [program.cfg.tokens_per_step / s for s in (high, low)]
     name = f"{program.slices} x {program.slice}" if program.slices > 1 else str(program.slice)
@@ -103,10 +103,10 @@ def report(program: Program, costs: Estimate) -> str:
         f"estimated step      {1e3 * low:.1f} to {1e3 * high:.1f} ms, "
         f"{rate[0]:,.0f} to {rate[1]:,.0f} tokens/s, "
         f"MFU {100 * mfu[0]:.1f} to {100 * mfu[1]:.1f} %",
-        f"  breakdown in ms   matmuls {1e3 * time_.matmuls / n:.1f}, "
-        f"attention kernels {1e3 * time_.kernels / n:.1f}, "
-        f"gathers {1e3 * time_.gathers / n:.1f}, other {1e3 * time_.other_low / n:.1f} to "
-        f"{1e3 * time_.other_high / n:.1f}, exposed collectives {1e3 * time_.exposed / n:.1f}",
+        f"  breakdown in ms   matmuls {1e3 * costs.matmul_seconds / n:.1f}, "
+        f"attention kernels {1e3 * costs.kernel_seconds / n:.1f}, "
+        f"gathers {1e3 * costs.gather_seconds / n:.1f}, other {1e3 * costs.other_low / n:.1f} to "
+        f"{1e3 * costs.other_high / n:.1f}, exposed collectives {1e3 * costs.exposed / n:.1f}",
         "collectives per chip and step",
     ]
     rows = sorted(costs.collectives.items())

@@ -79,7 +79,7 @@ matmuls = []
 for function in (jnp.matmul, ten):
     hlo = jax.jit(function, out_shardings=replicated).lower(a, a).compile().as_text()
     costs = estimate(hlo, slice_)
-    flops, seconds = costs.matmul_flops, costs.time().high
+    flops, seconds = costs.matmul_flops, costs.high
     matmuls.append((flops / (2 * 4096**3), flops / seconds / slice_.chip.peak_flops))
 
 overrides = ["model.layers=1", "compute.attention=plain", "compute.accumulate=4"]
