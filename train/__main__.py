@@ -243,7 +243,7 @@ def _export(job: Job) -> int:
     from train.hf import weights
 
     weights.check_names(job.cfg, job.args.names)
-    to = parse_location(job.args.to or str(job.contract.run_dir / "export"))
+    to = parse_location(job.args.to or str(job.contract.run_dir / "export"), "--to")
     check_path_writable(to, "--to")
     params, _ = _restored(job, corpus)
     import jax

@@ -65,11 +65,16 @@ def one_line(err: Exception) -> str:
     return f"{type(err).__name__}: {' '.join(str(err).split())[:300]}"
 
 
-def parse_location(text: str) -> Path | str:
-    """Return an absolute path, or gs://bucket/prefix without a slash at its end."""
-    if "://" in text:
+def parse_location(text: str, key: str) -> Path | str:
+    """Return a Path, or gs://bucket/prefix without a slash at its end.
+
+    Raises ConfigError, whose message begins with ``key``, for another scheme.
+    """
+    if text.startswith("gs://"):
         return text.rstrip("/")
-    return Path(text).expanduser().absolute()
+    if "://" in text:
+        raise ConfigError(f"{key}: must be a path or gs://bucket/name, not {text}")
+    return Path(text).expanduser()
 
 
 def open_filesystem(location: Path | str) -> tuple[Any, str]:
@@ -82,7 +87,7 @@ def open_filesystem(location: Path | str) -> tuple[Any, str]:
     import fsspec  # slow to import
 
     options: dict[str, Any] = {"use_listings_cache": False}
-    if isinstance(location, str):
+    if "://" in str(location):
         from aiohttp import ClientTimeout
 
         # No limit for the whole request: the download of a large file may take hours.
@@ -95,14 +100,15 @@ def open_filesystem(location: Path | str) -> tuple[Any, str]:
 def write_atomically(location: Path | str, content: str | bytes) -> None:
     """Replace a file or an object, so that readers never see a part of it."""
     content = content.encode() if isinstance(content, str) else content
-    if isinstance(location, str):
-        files, path = open_filesystem(location)
-        files.pipe_file(path, content)
+    if "://" in str(location):
+        files, object_path = open_filesystem(location)
+        files.pipe_file(object_path, content)
         return
-    location.parent.mkdir(parents=True, exist_ok=True)
-    partial = location.with_name(f".{location.name}.{os.getpid()}")
+    path = Path(location)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content)
-    partial.replace(location)
+    partial.replace(path)
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from train.data.config import DataConfig
-from train.data.files import location, read_bytes
+from train.data.files import read_bytes
 from train.data.texts import CorpusError, Row
 from train.data.tokens import Tokenizer
-from train.storage import failure, one_line
+from train.storage import failure, one_line, parse_location
 from train.strict import ConfigError
 
 ASSISTANT = "assistant"
@@ -165,7 +165,7 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
     if cfg.chat_template is not None:
         origin = f"data.chat_template: {cfg.chat_template}"
         try:
-            path = location(cfg.chat_template, "data.chat_template")
+            path = parse_location(cfg.chat_template, "data.chat_template")
             source = read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as err:
             raise ConfigError(

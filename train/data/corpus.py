@@ -30,10 +30,9 @@ from train.data.documents import (
     write_documents,
     write_joined,
 )
-from train.data.files import location
 from train.data.texts import CorpusError, Source, source
 from train.data.tokens import Tokenizer
-from train.storage import UnavailableError, check_path_writable, new_directory
+from train.storage import UnavailableError, check_path_writable, new_directory, parse_location
 from train.strict import ConfigError
 
 FORMAT = "4"
@@ -202,7 +201,7 @@ def _configured_tokenizer(cfg: DataConfig) -> Tokenizer | None:
         return tokens.BUILT_IN[cfg.tokenizer]()
     if hub.is_repository(cfg.tokenizer):
         return tokens.read_file(hub_tokenizer(cfg))
-    return tokens.read_file(location(cfg.tokenizer, "data.tokenizer"))
+    return tokens.read_file(parse_location(cfg.tokenizer, "data.tokenizer"))
 
 
 def hub_tokenizer(cfg: DataConfig) -> Path:

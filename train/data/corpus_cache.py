@@ -25,7 +25,6 @@ from train.storage import (
     new_directory,
     one_line,
     open_filesystem,
-    parse_location,
     repeated,
     write_atomically,
 )
@@ -118,7 +117,7 @@ class CorpusCache:
             for name in (*tokens.BESIDE, tokens.FILE) if is_writer else ():
                 if tokenizer_file.with_name(name).exists():
                     content = tokenizer_file.with_name(name).read_bytes()
-                    write_atomically(parse_location(f"{folder}/{name}"), content)
+                    write_atomically(f"{folder}/{name}", content)
         except Exception as err:  # storage clients raise their own error types
             log.warning(
                 "%s: the tokenizer cannot be written, so the next attempt needs the hub again: %s",
@@ -190,7 +189,7 @@ class CorpusCache:
     def write_pulse(self) -> None:
         """Change the object PULSE, so that the other processes keep waiting."""
         try:
-            write_atomically(parse_location(f"{self._location}/{PULSE}"), str(time.time()))
+            write_atomically(f"{self._location}/{PULSE}", str(time.time()))
         except Exception as err:  # storage clients raise their own error types
             log.warning(
                 "%s/%s: cannot be written, retrying: %s", self._location, PULSE, one_line(err)

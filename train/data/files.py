@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from train.storage import UnavailableError, failure, new_directory, open_filesystem
+from train.storage import UnavailableError, failure, new_directory, open_filesystem, parse_location
 from train.strict import ConfigError
 
 
@@ -38,25 +38,13 @@ class BucketFile:
 type InputFile = Path | BucketFile
 
 
-def location(path: str, key: str) -> Path | str:
-    """Return a Path for a local path, and gs:// locations unchanged.
-
-    Raises ConfigError, whose message begins with ``key``, for another scheme.
-    """
-    if path.startswith("gs://"):
-        return path
-    if "://" in path:
-        raise ConfigError(f"{key}: must be a path or gs://bucket/name, not {path}")
-    return Path(path).expanduser()
-
-
 def find(pattern: str, key: str) -> list[InputFile]:
     """List the files that match a path or glob pattern, sorted.
 
     Raises ConfigError if no file matches or one cannot be read. If the files cannot be listed,
     raises the error that ``storage.failure`` returns. Messages begin with ``key``.
     """
-    path = location(pattern, key)
+    path = parse_location(pattern, key)
     files = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)
     if not files:
         raise ConfigError(f"{key}: no file matches {pattern}")

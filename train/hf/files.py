@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from train.data import hub
 from train.data.config import DataConfig
 from train.data.corpus import data_directory
-from train.data.files import download, location
+from train.data.files import download
+from train.storage import parse_location
 from train.strict import ConfigError
 
 WEIGHTS = "model.safetensors"
@@ -77,10 +78,10 @@ def _located(init_from: str, data: DataConfig) -> Path:
     Downloads a gs:// location to ``weights`` in the data directory. Downloads ``owner/name`` from
     the Hugging Face hub, unless a directory ``owner`` exists.
     """
-    path = location(init_from, "init_from")
+    path = parse_location(init_from, "init_from")
     if isinstance(path, str):
         is_file = path.endswith(".safetensors")
-        directory, _, name = path.rpartition("/") if is_file else (path.rstrip("/"), "", "")
+        directory, _, name = path.rpartition("/") if is_file else (path, "", "")
         patterns = [CONFIG, name] if is_file else DOWNLOADED
         copies = data_directory(data) / "weights"
         return download(directory, patterns, copies, "init_from") / name

@@ -24,7 +24,7 @@ from orbax.checkpoint import v1 as ocp
 from train.core.config import CheckpointConfig, Config, ConfigError
 from train.core.step import State
 from train.run import mesh
-from train.storage import one_line, open_filesystem, parse_location, write_atomically
+from train.storage import one_line, open_filesystem, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -376,7 +376,7 @@ class Checkpoints:
 
     def _write(self, name: str, text: str) -> None:
         """Write the file ``name`` in the run's checkpoint directory atomically."""
-        write_atomically(parse_location(f"{self.directory}/{name}"), text)
+        write_atomically(f"{self.directory}/{name}", text)
 
     def _read(self, name: str) -> str:
         return self._fs.cat_file(f"{self._root}/{name}").decode(errors="replace")

@@ -60,7 +60,9 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
     run = environ.get("TPUFLEET_RUN") or Path(config_path).stem
     run_dir = Path(environ.get("TPUFLEET_RUN_DIR") or Path("runs") / run).absolute()
     # The environment overrides the config, because the fleet has checked the path it passes.
-    checkpoints = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
+    directory = environ.get("TPUFLEET_CHECKPOINTS") or cfg.checkpoint.directory
+    key = "TPUFLEET_CHECKPOINTS or checkpoint.directory"
+    checkpoints = parse_location(directory or str(run_dir / "checkpoints"), key)
     coordinator = environ.get("TPUFLEET_COORDINATOR", "")
     num_processes = _number(environ, "TPUFLEET_NUM_PROCESSES", 1)
     process_id = _number(environ, "TPUFLEET_PROCESS_ID", 0)
@@ -73,17 +75,12 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
         raise ConfigError(
             f"TPUFLEET_COORDINATOR: must be host:port for {num_processes} processes, not empty"
         )
-    if checkpoints and "://" in checkpoints and not checkpoints.startswith("gs://"):
-        raise ConfigError(
-            "TPUFLEET_CHECKPOINTS or checkpoint.directory: must be a directory or "
-            f"gs://bucket/prefix, not {checkpoints}"
-        )
     if coordinator and not coordinator.rpartition(":")[2].isdecimal():
         raise ConfigError(f"TPUFLEET_COORDINATOR: must be host:port, not {coordinator!r}")
     return Contract(
         run,
         run_dir,
-        parse_location(checkpoints) if checkpoints else run_dir / "checkpoints",
+        checkpoints if isinstance(checkpoints, str) else checkpoints.absolute(),
         coordinator,
         num_processes,
         process_id,
