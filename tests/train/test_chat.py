@@ -308,7 +308,7 @@ def test_documents_begin_and_end_with_the_tokenizer_s_own_tokens(
     tokenizer = tokens.read_file(tokenizer_file)
     token_ids = np.fromfile(prepare(cfg) / "train.bin", tokenizer.dtype)
     assert tokenizer.decode(token_ids) == 2 * "<s>the king<|im_end|>"
-    assert tokenizer.decode(tokenizer.separator) == "<|im_end|><s>"
+    assert tokenizer.decode([*tokenizer.end, *tokenizer.begin]) == "<|im_end|><s>"
 
 
 def test_a_sample_begins_with_the_tokenizer_s_own_tokens(tokenizer_file: Path, no_mesh: None):

@@ -109,8 +109,8 @@ def test_tokens_outside_the_vocabulary_decode_to_empty_text(bpe: tokens.Tokenize
 
 
 def test_documents_are_separated_by_the_end_of_text_token_or_an_empty_line(bpe: tokens.Tokenizer):
-    assert bpe.decode(bpe.separator) == tokens.END_OF_TEXT
-    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().separator) == "\n\n"
+    assert bpe.decode(bpe.end) == tokens.END_OF_TEXT
+    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().end) == "\n\n"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "word", json.dumps({"model": {}})])

@@ -41,6 +41,7 @@ class Document:
 
 def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
     """Write the tokens of all documents to a file, with separators between documents."""
+    separator = np.concatenate([tokenizer.end, tokenizer.begin])
     # A separator has fixed tokens, so it is not encoded: in chunks, None stands for it.
     chunks = (
         chunk
@@ -51,7 +52,7 @@ def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
         for batch in _batches(chunks, lambda chunk: len(chunk or "")):
             encoded = iter(tokenizer.encode_all([chunk for chunk in batch if chunk is not None]))
             for chunk in batch:
-                tokens = tokenizer.separator if chunk is None else next(encoded)
+                tokens = separator if chunk is None else next(encoded)
                 file.write(tokens.astype(tokenizer.dtype).tobytes())
 
 

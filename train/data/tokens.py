@@ -86,8 +86,8 @@ class Tokenizer:
     vocabulary: int
     encode: Callable[[str], np.ndarray]
     decode: Callable[[Sequence[int]], str]
-    separator: np.ndarray
-    """Tokens between two documents: ``end`` of the first, then ``begin`` of the second."""
+    end: np.ndarray
+    """Tokens after each document."""
     definition: bytes = b""
     """Content of tokenizer.json, part of the corpus's fingerprint; empty for ASCII and bytes."""
     begin: np.ndarray = field(default_factory=lambda: np.array([], np.uint32))
@@ -95,11 +95,6 @@ class Tokenizer:
     settings: Settings = Settings()
     encoding: Any = None
     """The object of the library ``tokenizers``; None for ASCII and bytes."""
-
-    @property
-    def end(self) -> np.ndarray:
-        """Tokens after each document: ``separator`` without the ``begin`` of the next document."""
-        return self.separator[: len(self.separator) - len(self.begin)]
 
     def write(self, directory: Path) -> None:
         """Write tokenizer.json and its settings to a directory.
@@ -295,13 +290,12 @@ def from_definition(definition: bytes, settings: Settings = Settings()) -> Token
     vocabulary = 1 + max(encoding.get_vocab().values(), default=-1)
     if not vocabulary:
         raise ValueError("it has no tokens")
-    end = encoding.token_to_id(settings.end or END_OF_TEXT)
-    if end is None and settings.end:
+    end_token = encoding.token_to_id(settings.end or END_OF_TEXT)
+    if end_token is None and settings.end:
         raise ValueError(f"it has no token {settings.end!r}, which {SETTINGS} names as eos_token")
+    end = encode(SEPARATOR) if end_token is None else np.array([end_token], np.uint32)
     begin = _begin(encoding)
-    ending = encode(SEPARATOR) if end is None else np.array([end], np.uint32)
-    separator = np.concatenate([ending, begin])
-    return Tokenizer(vocabulary, encode, decode, separator, definition, begin, settings, encoding)
+    return Tokenizer(vocabulary, encode, decode, end, definition, begin, settings, encoding)
 
 
 def _begin(encoding: Any) -> np.ndarray:
