@@ -38,8 +38,7 @@ from train.strict import ConfigError
 FORMAT = "4"
 """Version of the file format, part of a directory's digest; change it when the format changes."""
 
-SPLITS = ("train", "heldout")
-DOCUMENT_FILES = tuple(f"{split}.{kind}" for split in SPLITS for kind in ("documents", "learned"))
+DOCUMENT_FILES = ("train.documents", "train.learned", "heldout.documents", "heldout.learned")
 
 _SHARED_DATA = Path("/var/lib/tpufleet/data")
 
@@ -84,12 +83,12 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     tokenizer = _configured_tokenizer(cfg)
     template = chat_template(tokenizer, cfg) if cfg.documents == "chat" and tokenizer else None
     text = source(cfg, root)
-    name = f"bpe {cfg.vocabulary}".encode()
+    digest_inputs = [FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode()]
     if tokenizer:
-        name = tokenizer.definition or cfg.tokenizer.encode()
-    digest_inputs = [FORMAT.encode(), text.digest.encode(), repr(cfg.heldout).encode(), name]
-    if tokenizer:
+        digest_inputs.append(tokenizer.definition or cfg.tokenizer.encode())
         digest_inputs += [content for _, content in tokenizer.settings.files]
+    else:
+        digest_inputs.append(f"bpe {cfg.vocabulary}".encode())
     if cfg.documents != "joined":
         digest_inputs += [cfg.documents.encode(), repr(template and template.identity).encode()]
     directory = root / f"{text.name}-{_digest(*digest_inputs)[:16]}"
@@ -135,9 +134,18 @@ def read_meta(directory: Path) -> Meta:
     fix = "remove the directory to prepare it again"
     try:
         meta = Meta(**json.loads((directory / "meta.json").read_text()))
-        sizes = {split: _size(directory / f"{split}.bin") for split in SPLITS}
-        counts = {split: _document_token_counts(directory, split, meta) for split in SPLITS}
         width = read_tokenizer(directory, meta).dtype().itemsize
+        for split, count in (("train", meta.train), ("heldout", meta.heldout)):
+            if (size := _size(directory / f"{split}.bin")) != count * width:
+                raise CorpusError(
+                    f"{directory}/{split}.bin: {size} bytes, but meta.json lists "
+                    f"{count} tokens of {width} bytes; {fix}"
+                )
+            if not _documents_fit(directory, split, meta, count):
+                raise CorpusError(
+                    f"{directory}/{split}.documents: does not match the tokens in {split}.bin; "
+                    f"{fix}"
+                )
     except PermissionError as err:
         raise ConfigError(
             f"data.directory: {err.filename}: cannot be read: {err.strerror}; set another "
@@ -145,29 +153,17 @@ def read_meta(directory: Path) -> Meta:
         ) from err
     except (OSError, ValueError, TypeError) as err:
         raise CorpusError(f"{directory}: is not a prepared corpus ({err}); {fix}") from err
-    for split, count in (("train", meta.train), ("heldout", meta.heldout)):
-        if sizes[split] != count * width:
-            raise CorpusError(
-                f"{directory}/{split}.bin: {sizes[split]} bytes, but meta.json lists "
-                f"{count} tokens of {width} bytes; {fix}"
-            )
-        if counts[split] - {count}:
-            raise CorpusError(
-                f"{directory}/{split}.documents: does not match the tokens in {split}.bin; {fix}"
-            )
     return meta
 
 
-def _document_token_counts(directory: Path, split: str, meta: Meta) -> set[int]:
-    """Return the numbers of tokens of a split that its files ``.documents`` and ``.learned`` imply.
-
-    The set has one number if the files agree, otherwise two. It is empty for joined text, which has
-    no such files.
-    """
+def _documents_fit(directory: Path, split: str, meta: Meta, count: int) -> bool:
+    """Return whether the files of whole documents, if any, are for ``count`` tokens."""
     if meta.documents == "joined":
-        return set()
-    counts = {int(np.fromfile(directory / f"{split}.documents", LENGTHS)[::2].sum(dtype=np.int64))}
-    return counts | ({_size(directory / f"{split}.learned")} if meta.documents == "chat" else set())
+        return True
+    if meta.documents == "chat" and _size(directory / f"{split}.learned") != count:
+        return False
+    lengths = np.fromfile(directory / f"{split}.documents", LENGTHS)[::2]
+    return int(lengths.sum(dtype=np.int64)) == count
 
 
 def _size(path: Path) -> int:
@@ -225,11 +221,10 @@ def _write(
     if template:
         if template.source != tokenizer.settings.chat_template:
             (directory / tokens.TEMPLATE).write_text(template.source, encoding="utf-8")
-        # If the text has no conversations, write_documents creates no train.learned.
-        (directory / "train.learned").touch()
-        write_documents(directory, conversations(text, tokenizer, template), tokenizer)
+        documents = conversations(text, tokenizer, template)
+        write_documents(directory, documents, tokenizer, have_masks=True)
     elif cfg.documents == "packed":
-        write_documents(directory, packed(text, tokenizer), tokenizer)
+        write_documents(directory, packed(text, tokenizer), tokenizer, have_masks=False)
     else:
         write_joined(directory / "train.bin", text, tokenizer)
     train, heldout = split_heldout(directory, cfg.heldout, tokenizer.dtype().itemsize)

@@ -10,8 +10,7 @@ A corpus of whole documents (``data.documents`` other than ``joined``) has furth
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import nullcontext
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -28,15 +27,9 @@ BATCH_CHARACTERS = CHUNK_CHARACTERS * max(16, os.cpu_count() or 1)
 LENGTHS = np.dtype("<u4")
 
 
-@dataclass(frozen=True)
-class Document:
-    """Tokens of a document, and a mask of the tokens that the model learns to predict.
-
-    Without a mask, the model learns all tokens except the first.
-    """
-
-    tokens: np.ndarray
-    learned: np.ndarray | None = None
+type Document = tuple[np.ndarray, np.ndarray | None]
+"""Tokens of a document, and a mask of the tokens that the model learns to predict; without a mask
+(None), it learns all tokens except the first."""
 
 
 def write_joined(path: Path, text: Source, tokenizer: Tokenizer) -> None:
@@ -61,7 +54,7 @@ def packed(text: Source, tokenizer: Tokenizer) -> Iterator[Document]:
     documents = ("".join(document) for document in text.read())
     for batch in _batches(documents, len):
         for tokens in tokenizer.encode_all(batch):
-            yield Document(np.concatenate([tokenizer.begin, tokens, tokenizer.end]))
+            yield np.concatenate([tokenizer.begin, tokens, tokenizer.end]), None
 
 
 def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) -> Iterator[Document]:
@@ -75,25 +68,24 @@ def conversations(text: Source, tokenizer: Tokenizer, template: ChatTemplate) ->
     for batch in _batches(texts, lambda spans: sum(len(span.text) for span in spans)):
         for tokens, learned in tokenizer.encode_marked(batch):
             learned[:1] = False  # the first token has no context to predict it from
-            yield Document(tokens, learned)
+            yield tokens, learned
 
 
-def write_documents(directory: Path, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
-    """Write ``train.bin``, ``train.documents`` and, for conversations, ``train.learned``."""
+def write_documents(
+    directory: Path, documents: Iterable[Document], tokenizer: Tokenizer, have_masks: bool
+) -> None:
+    """Write ``train.bin``, ``train.documents`` and, with ``have_masks``, ``train.learned``."""
     lengths = array("I")
-    with ExitStack() as stack:
-        tokens = stack.enter_context((directory / "train.bin").open("wb"))
-        learned = None
-        for document in documents:
+    masks_file = (directory / "train.learned").open("wb") if have_masks else nullcontext()
+    with (directory / "train.bin").open("wb") as tokens_file, masks_file:
+        for tokens, learned in documents:
             first = 1
-            if document.learned is not None:
-                if learned is None:
-                    learned = stack.enter_context((directory / "train.learned").open("wb"))
-                learned.write(document.learned.astype(np.uint8).tobytes())
-                learned_indices = np.flatnonzero(document.learned)
-                first = int(learned_indices[0]) if len(learned_indices) else len(document.tokens)
-            tokens.write(document.tokens.astype(tokenizer.dtype).tobytes())
-            lengths.extend((len(document.tokens), first))
+            if learned is not None:
+                masks_file.write(learned.astype(np.uint8).tobytes())
+                learned_indices = np.flatnonzero(learned)
+                first = int(learned_indices[0]) if len(learned_indices) else len(tokens)
+            tokens_file.write(tokens.astype(tokenizer.dtype).tobytes())
+            lengths.extend((len(tokens), first))
     np.array(lengths, LENGTHS).tofile(directory / "train.documents")
 
 
