@@ -50,7 +50,7 @@ def prepared(cfg: DataConfig, contract: Contract) -> list[Path]:
     Of several processes, process 0 prepares the corpora; the others wait for its upload. Raises the
     errors of ``prepare``.
     """
-    cache = _cache(contract)
+    cache = CorpusCache(f"{contract.checkpoints}/{FOLDER}")
     cfg = cache.with_own_tokenizer(cfg, is_writer=not contract.process_id)
     if contract.process_id:
         return prepare_all(cfg, cache.wait_and_fetch)
@@ -78,12 +78,8 @@ def fetched(cfg: DataConfig, contract: Contract) -> list[Path]:
     A corpus that is not on this machine is downloaded from the run's copy, or prepared if there is
     no copy. Nothing is uploaded.
     """
-    cache = _cache(contract)
+    cache = CorpusCache(f"{contract.checkpoints}/{FOLDER}")
     return prepare_all(cache.with_own_tokenizer(cfg), cache.fetch)
-
-
-def _cache(contract: Contract) -> "CorpusCache":
-    return CorpusCache(f"{contract.checkpoints}/{FOLDER}")
 
 
 class CorpusCache:

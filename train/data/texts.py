@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -159,12 +158,11 @@ def installed_package(requirements: Path, pattern: str, root: Path) -> Iterator[
 
 def find_uv() -> str:
     """Return the path of uv, from PATH or UV_PATHS; raises CorpusError if there is none."""
-    installed_uv = next((str(path) for path in UV_PATHS if os.access(path, os.X_OK)), None)
-    uv = shutil.which("uv") or installed_uv
+    uv = next(filter(None, map(shutil.which, ("uv", *UV_PATHS))), None)
     if uv is None:
         paths = " or ".join(map(str, UV_PATHS))
         raise CorpusError(f"uv: not found on PATH, nor as {paths}; install it to download a corpus")
-    return uv
+    return str(uv)
 
 
 def _chunks(path: InputFile) -> Iterator[str]:
