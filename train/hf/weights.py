@@ -41,15 +41,19 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
     writes a config.json. Raises ConfigError for a model that no family of transformers supports.
     """
     family, merged = check_names(cfg, names), lora.merge(params, cfg)
-    tensors: dict[str, np.ndarray] = {}
-    for name in merged:
-        tensor_params = _tensor_params(name, family)
-        if name == tensor_params[0]:
-            arrays = {param: np.asarray(gathered(merged[param])) for param in tensor_params}
-            if jax.process_index() == 0:
-                tensors |= _stored(arrays, cfg.model, family)
+    parts: dict[str, list[np.ndarray]] = {}
+    # A tensor of several parameters has them in the order of family.names.
+    for name in sorted(merged, key=[*family.names].index) if family else merged:
+        array = np.asarray(gathered(merged[name]))
+        if jax.process_index() == 0:
+            prefix = family.prefix if family and name != "head_dv" else ""
+            for file_name, part in _stored(name, array, cfg.model, family).items():
+                parts.setdefault(prefix + file_name, []).append(part)
     if jax.process_index():
         return directory / WEIGHTS
+    # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
+    # Remove the parts of each tensor from memory as soon as they are copied.
+    tensors = {n: np.ascontiguousarray(np.concatenate(parts.pop(n), -1)) for n in [*parts]}
     directory.mkdir(parents=True, exist_ok=True)
     partial_file = directory / f".{WEIGHTS}"
     save_file(tensors, partial_file, {"format": "pt", "model": json.dumps(asdict(cfg.model))})
@@ -115,12 +119,17 @@ def tensor_shapes(cfg: ModelConfig, family: Family | None) -> dict[str, tuple[in
 
     Without a family, the tensors are the parameters of model.py. Allocates nothing.
     """
-    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), cfg))
-    return {
-        file_name: _file_shape(name, _unpadded_shape(name, a.shape, cfg), family)
-        for name, a in shapes.items()
-        for file_name in _file_names(name, cfg, family)
-    }
+
+    def parts() -> dict[str, dict[str, jax.Array]]:
+        params = init_params(jax.random.key(0), cfg)
+        return {name: _stored(name, a, cfg, family) for name, a in params.items()}
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stored in jax.eval_shape(parts).values():
+        for file_name, part in stored.items():
+            *inputs, outputs = part.shape
+            shapes[file_name] = (*inputs, outputs + shapes.get(file_name, (0,))[-1])
+    return shapes
 
 
 class _Weights:
@@ -234,52 +243,23 @@ def _is_transposed(name: str, family: Family | None) -> bool:
     return name == "head_dv" or (family.is_output_first and is_layer_matrix(name))
 
 
-def _flat_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a layer's parameter with the axes of its heads merged."""
-    axes = matrix_axes(name)
-    if not axes:
-        return (math.prod(shape),)
-    inputs = len(axes[0])
-    return math.prod(shape[:inputs]), math.prod(shape[inputs:])
-
-
-def _file_shape(name: str, shape: tuple[int, ...], family: Family | None) -> tuple[int, ...]:
-    """Return the shape of the tensor in a file that contains a parameter.
-
-    ``shape`` is the parameter's shape without padding. With a family, files have a tensor for each
-    layer, which may contain several parameters.
-    """
-    if family and name.startswith("l_"):
-        *inputs, outputs = _flat_shape(name, shape[1:])
-        shape = (*inputs, outputs * len(_tensor_params(name, family)))
-    return shape[::-1] if _is_transposed(name, family) else shape
-
-
 def _stored(
-    arrays: dict[str, np.ndarray], cfg: ModelConfig, family: Family | None
-) -> dict[str, np.ndarray]:
-    """Return the tensors that a file has for the parameters ``arrays``, by their names in the file.
+    name: str, array: jax.Array | np.ndarray, cfg: ModelConfig, family: Family | None
+) -> dict[str, Any]:
+    """Return what files store for a parameter of model.py, by the names of their tensors.
 
-    If ``arrays`` has several parameters, a file stores them in one tensor (``_tensor_params``).
+    The arrays have no padding. With a family, axes of heads are merged, and an array may be only a
+    part of its tensor (``_tensor_params``).
     """
-    name = next(iter(arrays))
-    prefix = family.prefix if family and name != "head_dv" else ""
-    unpadded = {
-        n: array[tuple(map(slice, _unpadded_shape(n, array.shape, cfg)))]
-        for n, array in arrays.items()
-    }
+    arrays = [array[tuple(map(slice, _unpadded_shape(name, array.shape, cfg)))]]
     if family and name.startswith("l_"):
-        flat = {n: _flat_shape(n, array.shape[1:]) for n, array in unpadded.items()}
-        tensors = [
-            np.concatenate([unpadded[n][layer].reshape(flat[n]) for n in arrays], -1)
-            for layer in range(cfg.layers)
-        ]
-    else:
-        tensors = [unpadded[name]]
-    # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
-    contiguous = [np.ascontiguousarray(a.T if _is_transposed(name, family) else a) for a in tensors]
-    files = _file_names(name, cfg, family)
-    return dict(zip((prefix + file for file in files), contiguous, strict=True))
+        axes, shape = matrix_axes(name), (-1,)
+        if axes:
+            shape = (math.prod(array.shape[1 : 1 + len(axes[0])]), -1)
+        arrays = [layer.reshape(shape) for layer in arrays[0]]
+    if _is_transposed(name, family):
+        arrays = [a.T for a in arrays]
+    return dict(zip(_file_names(name, cfg, family), arrays, strict=True))
 
 
 def _unpadded_shape(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, ...]:
