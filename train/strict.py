@@ -117,46 +117,35 @@ def section(kind: type, tree: Any, source: str, prefix: str) -> Any:
     )
 
 
-def _field(hint: Any, value: Any, source: str, key: str) -> Any:
-    """Build a field with the type ``hint``: a dataclass, a tuple of them, or a plain value."""
-    if dataclasses.is_dataclass(hint):
-        return section(hint, value, source, f"{key}.")
-    if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        if not isinstance(value, list):
-            raise ConfigError(
-                f"{source}: {key}: must be a list of mappings, not {_describe(value)}"
-            )
-        kind = typing.get_args(hint)[0]
-        return tuple(section(kind, item, source, f"{key}[{i}].") for i, item in enumerate(value))
-    return _value(hint, value, f"{source}: {key}")
-
-
 _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _value(hint: Any, value: Any, label: str) -> Any:
-    """Return the value if it matches the annotation ``hint``; else raise ConfigError.
+def _field(hint: Any, value: Any, source: str, key: str) -> Any:
+    """Return the value of a field if it matches the annotation ``hint``; else raise ConfigError.
 
-    A float such as ``1e-3``, which YAML 1.1 reads as text, is converted. The error's message begins
-    with ``label``.
+    Lists become tuples, and mappings become the dataclasses that ``hint`` names. A float such as
+    ``1e-3``, which YAML 1.1 reads as text, is converted.
     """
-    plain, bound, optional = _read_hint(hint)
+    kind, bound, optional = _read_hint(hint)
+    if dataclasses.is_dataclass(kind):
+        return section(kind, value, source, f"{key}.")
+    if typing.get_origin(kind) is tuple and isinstance(value, list):
+        inner = typing.get_args(kind)[0]
+        return tuple(_field(inner, item, source, f"{key}[{i}]") for i, item in enumerate(value))
     if value is None and optional:
         return None
-    if plain is float and not isinstance(value, bool):
+    if kind is float and not isinstance(value, bool):
         with suppress(TypeError, ValueError, OverflowError):
             value = float(value)
-    if typing.get_origin(plain) is Literal:
-        fits = value in typing.get_args(plain)
-    elif typing.get_origin(plain) is tuple:
-        fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if typing.get_origin(kind) is Literal:
+        fits = value in typing.get_args(kind)
     else:
-        fits = type(value) is plain and value != math.inf
-        if plain in (int, float):
+        fits = type(value) is kind and value != math.inf
+        if kind in (int, float):
             fits = fits and bound.holds(value)
     if not fits:
-        raise ConfigError(f"{label}: must be {allowed_text(hint)}, not {_describe(value)}")
-    return tuple(value) if isinstance(value, list) else value
+        raise ConfigError(f"{source}: {key}: must be {allowed_text(hint)}, not {_describe(value)}")
+    return value
 
 
 def allowed_text(hint: Any) -> str:

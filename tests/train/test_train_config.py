@@ -42,6 +42,8 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ({"batch": 1.5}, "batch: must be a whole number of at least 1, not float '1.5'"),
         ({"model": {"tied": 1}}, "model.tied: must be true or false, not int '1'"),
         ({"data": {"text": 3}}, "data.text: must be text or null, not int '3'"),
+        ({"optimizer": {"frozen": "a"}}, "optimizer.frozen: must be a list of strings, not str"),
+        ({"optimizer": {"frozen": ["a", 1]}}, "optimizer.frozen[1]: must be text, not int '1'"),
         ({"data": {"heldout": 1}}, "data.heldout: must be a number of at least 0 and at most 0.9"),
         (
             {"optimizer": {"clip": 0}},
