@@ -29,9 +29,13 @@ def init_params(cfg: Config) -> Params:
     params, rank = model.init_params(jax.random.key(cfg.seed), cfg.model), cfg.lora.rank
     if not rank:
         return params
+    matrices = [name for name in params if is_layer_matrix(name)]
+    targets = match_names(cfg.lora.targets, matrices, "lora.targets")
+    if not targets:
+        raise ConfigError("lora.targets: must name a matrix; allowed: " + ", ".join(matrices))
     key = jax.random.fold_in(jax.random.key(cfg.seed), ADAPTER_STREAM)
     adapters = {}
-    for name in targets(params, cfg):
+    for name in targets:
         layers, *shape = params[name].shape
         inputs = len(matrix_axes(name)[0])
         key, own = jax.random.split(key)
@@ -39,15 +43,6 @@ def init_params(cfg: Config) -> Params:
         adapters[f"{name}.in"] = std * jax.random.normal(own, (layers, *shape[:inputs], rank))
         adapters[f"{name}.out"] = jnp.zeros((layers, rank, *shape[inputs:]))
     return params | adapters
-
-
-def targets(params: Params, cfg: Config) -> list[str]:
-    """Return the names of the matrices that get an adapter, sorted."""
-    matrices = [name for name in params if is_layer_matrix(name)]
-    names = match_names(cfg.lora.targets, matrices, "lora.targets")
-    if not names:
-        raise ConfigError("lora.targets: must name a matrix; allowed: " + ", ".join(matrices))
-    return names
 
 
 def is_adapter(name: str) -> bool:
