@@ -27,12 +27,12 @@ def bpe() -> tokens.Tokenizer:
 
 @given(st.text())
 def test_every_text_becomes_ascii(text: str):
-    assert all(tokens.ascii_characters().encode(text) < 128)
+    assert all(tokens.BUILT_IN["ascii"].encode(text) < 128)
 
 
 @given(st.text(st.characters(max_codepoint=127, exclude_characters="\r")))
 def test_ascii_text_round_trips(text: str):
-    tokenizer = tokens.ascii_characters()
+    tokenizer = tokens.BUILT_IN["ascii"]
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -51,7 +51,7 @@ def test_other_characters_become_their_ascii_equivalents(text: str, plain: str):
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_round_trips_through_bytes(text: str):
-    tokenizer = tokens.utf8_bytes()
+    tokenizer = tokens.BUILT_IN["bytes"]
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -86,7 +86,7 @@ def test_truncation_and_padding_in_a_tokenizer_file_are_ignored(bpe: tokens.Toke
     [(256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.uint32)],
 )
 def test_tokens_use_the_smallest_type_for_the_vocabulary(vocabulary: int, kind: type):
-    assert replace(tokens.ascii_characters(), vocabulary=vocabulary).dtype is kind
+    assert replace(tokens.BUILT_IN["ascii"], vocabulary=vocabulary).dtype is kind
 
 
 def test_another_process_trains_the_same_encoding():
@@ -110,7 +110,8 @@ def test_tokens_outside_the_vocabulary_decode_to_empty_text(bpe: tokens.Tokenize
 
 def test_documents_are_separated_by_the_end_of_text_token_or_an_empty_line(bpe: tokens.Tokenizer):
     assert bpe.decode(bpe.end) == tokens.END_OF_TEXT
-    assert tokens.utf8_bytes().decode(tokens.utf8_bytes().end) == "\n\n"
+    utf8 = tokens.BUILT_IN["bytes"]
+    assert utf8.decode(utf8.end) == "\n\n"
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "word", json.dumps({"model": {}})])

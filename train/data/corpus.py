@@ -175,7 +175,7 @@ def _size(path: Path) -> int:
 def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
     """Return the tokenizer that a corpus was prepared with."""
     if meta.tokenizer in tokens.BUILT_IN:
-        return tokens.BUILT_IN[meta.tokenizer]()
+        return tokens.BUILT_IN[meta.tokenizer]
     settings = tokens.Settings.of_files(
         lambda name: (directory / name).read_bytes() if (directory / name).exists() else b""
     )
@@ -194,7 +194,7 @@ def _configured_tokenizer(cfg: DataConfig) -> Tokenizer | None:
     if cfg.tokenizer == "bpe":
         return None
     if cfg.tokenizer in tokens.BUILT_IN:
-        return tokens.BUILT_IN[cfg.tokenizer]()
+        return tokens.BUILT_IN[cfg.tokenizer]
     if hub.is_repository(cfg.tokenizer):
         return tokens.read_file(hub_tokenizer(cfg))
     return tokens.read_file(parse_location(cfg.tokenizer, "data.tokenizer"))

@@ -171,17 +171,9 @@ def to_ascii(text: str) -> str:
     return without_accents.encode("ascii", errors="replace").decode("ascii")
 
 
-def ascii_characters() -> Tokenizer:
-    """Return a tokenizer with one token per ASCII character; invalid tokens decode as escapes."""
-    return _of_bytes(128, to_ascii, "ascii")
-
-
-def utf8_bytes() -> Tokenizer:
-    """Return a tokenizer with one token per UTF-8 byte; invalid sequences decode as escapes."""
-    return _of_bytes(256, str, "utf-8")
-
-
 def _of_bytes(vocabulary: int, clean: Callable[[str], str], encoding: str) -> Tokenizer:
+    """Return a tokenizer with one token per byte; invalid bytes decode as escapes."""
+
     def encode(text: str) -> np.ndarray:
         return np.frombuffer(clean(text).encode(encoding, errors="replace"), np.uint8)
 
@@ -192,8 +184,8 @@ def _of_bytes(vocabulary: int, clean: Callable[[str], str], encoding: str) -> To
     return Tokenizer(vocabulary, encode, decode, encode(SEPARATOR))
 
 
-BUILT_IN = {"ascii": ascii_characters, "bytes": utf8_bytes}
-"""Functions that return a tokenizer without a tokenizer.json, by the value of data.tokenizer."""
+BUILT_IN = {"ascii": _of_bytes(128, to_ascii, "ascii"), "bytes": _of_bytes(256, str, "utf-8")}
+"""Tokenizers without a tokenizer.json, by the value of data.tokenizer."""
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
