@@ -38,14 +38,21 @@ class UnavailableError(Exception):
     """Temporary failure, such as an outage: a retry may succeed. The message is one line."""
 
 
-def failure(error_prefix: str, err: Exception) -> ConfigError | UnavailableError:
-    """Convert an error of a file system; the message of the new error begins with ``error_prefix``.
+@contextmanager
+def converted_errors(prefix: str) -> Iterator[None]:
+    """Convert errors in the ``with`` block; the messages of the new errors begin with ``prefix``.
 
-    Returns a ConfigError if the location is missing or access is denied, because then the config is
-    wrong. Returns an UnavailableError otherwise.
+    The new error is a ConfigError if the location is missing or access is denied, because then the
+    config is wrong; otherwise, it is an UnavailableError.
     """
-    reason = getattr(err, "strerror", None) or one_line(err)
-    return (ConfigError if _is_refused(err) else UnavailableError)(f"{error_prefix}: {reason}")
+    try:
+        yield
+    except (ConfigError, UnavailableError):
+        raise
+    except Exception as err:  # gcsfs, aiohttp and huggingface_hub raise their own error types
+        reason = getattr(err, "strerror", None) or one_line(err)
+        kind = ConfigError if _is_refused(err) else UnavailableError
+        raise kind(f"{prefix}: {reason}") from err
 
 
 def _is_refused(err: Exception) -> bool:
@@ -187,10 +194,10 @@ def _locked(directory: Path) -> Iterator[bool]:
 def check_path_writable(location: Path | str, key: str = "") -> None:
     """Check that a directory, which is created if missing, or gs://bucket/prefix is writable.
 
-    Raises the error that ``failure`` returns. Its message begins with the location, or with ``key``
-    (a key of the config) and the location.
+    Raises the errors of ``converted_errors``. Messages begin with the location, or with ``key`` (a
+    key of the config) and the location.
     """
-    try:
+    with converted_errors(f"{key and key + ': '}{location}: cannot be written"):
         if isinstance(location, Path):
             location.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=location):
@@ -199,8 +206,6 @@ def check_path_writable(location: Path | str, key: str = "") -> None:
         probe = f"{root}/.probe-{socket.gethostname()}-{os.getpid()}"
         bucket.pipe_file(probe, b"")
         bucket.rm_file(probe)
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-        raise failure(f"{key and key + ': '}{location}: cannot be written", err) from err
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from train.data.config import DataConfig
 from train.data.files import read_bytes
 from train.data.texts import CorpusError, Row
 from train.data.tokens import Tokenizer
-from train.storage import failure, one_line, parse_location
+from train.storage import converted_errors, one_line, parse_location
 from train.strict import ConfigError
 
 ASSISTANT = "assistant"
@@ -164,15 +164,14 @@ def chat_template(tokenizer: Tokenizer, cfg: DataConfig) -> ChatTemplate:
     origin, source = "data.tokenizer: its chat_template", tokenizer.settings.chat_template
     if cfg.chat_template is not None:
         origin = f"data.chat_template: {cfg.chat_template}"
+        with converted_errors(f"{origin} cannot be read"):
+            content = read_bytes(parse_location(cfg.chat_template, "data.chat_template"))
         try:
-            path = parse_location(cfg.chat_template, "data.chat_template")
-            source = read_bytes(path).decode("utf-8")
+            source = content.decode("utf-8")
         except UnicodeDecodeError as err:
             raise ConfigError(
                 f"{origin} cannot be read: it is not UTF-8. Convert the file to UTF-8"
             ) from err
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            raise failure(f"{origin} cannot be read", err) from err
     end = tokenizer.settings.end or tokenizer.decode(tokenizer.end)
     tokens = {"bos_token": tokenizer.settings.begin, "eos_token": end}
     return ChatTemplate(source or DEFAULT_TEMPLATE, tokens, origin)

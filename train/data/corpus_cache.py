@@ -21,7 +21,7 @@ from train.data.config import DataConfig
 from train.data.corpus import fingerprint, hub_tokenizer, prepare_all, read_meta, read_tokenizer
 from train.run.contract import Contract
 from train.storage import (
-    failure,
+    converted_errors,
     new_directory,
     one_line,
     open_filesystem,
@@ -103,11 +103,9 @@ class CorpusCache:
             return cfg
         folder = f"{self._location}/{re.sub('[/@]', '--', cfg.tokenizer)}"
         filesystem, root = open_filesystem(folder)
-        try:
+        with converted_errors(f"{folder}: cannot be read"):
             if filesystem.exists(f"{root}/{tokens.FILE}"):
                 return replace(cfg, tokenizer=f"{folder}/{tokens.FILE}")
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            raise failure(f"{folder}: cannot be read", err) from err
         tokenizer_file = hub_tokenizer(cfg)
         try:
             for name in (*tokens.BESIDE, tokens.FILE) if is_writer else ():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from train.storage import UnavailableError, failure, new_directory, open_filesystem, parse_location
+from train.storage import converted_errors, new_directory, open_filesystem, parse_location
 from train.strict import ConfigError
 
 
@@ -41,8 +41,8 @@ type InputFile = Path | BucketFile
 def find(pattern: str, key: str) -> list[InputFile]:
     """List the files that match a path or glob pattern, sorted.
 
-    Raises ConfigError if no file matches or one cannot be read. If the files cannot be listed,
-    raises the error that ``storage.failure`` returns. Messages begin with ``key``.
+    Raises ConfigError if no file matches or one cannot be read, and the errors of
+    ``storage.converted_errors`` if the files cannot be listed. Messages begin with ``key``.
     """
     path = parse_location(pattern, key)
     files = _in_bucket(path, key) if isinstance(path, str) else _on_disk(path, key)
@@ -55,19 +55,17 @@ def find(pattern: str, key: str) -> list[InputFile]:
 
 
 def _on_disk(path: Path, key: str) -> list[InputFile]:
-    try:
+    with converted_errors(f"{key}: {path}: cannot be read"):
         if path.is_file():
             return [path]
         if path.is_dir():  # Path.glob, called below, would refuse "."
             return []
-    except OSError as err:
-        raise failure(f"{key}: {path}: cannot be read", err) from err
     matches = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
     return [path for path in matches if path.is_file()]
 
 
 def _in_bucket(pattern: str, key: str) -> list[InputFile]:
-    try:
+    with converted_errors(f"{key}: {pattern}: cannot be listed"):
         filesystem, path = open_filesystem(pattern)
         matches = filesystem.glob(path, detail=True)
         return [
@@ -75,18 +73,16 @@ def _in_bucket(pattern: str, key: str) -> list[InputFile]:
             for name, info in sorted(matches.items())
             if info["type"] == "file" and not name.endswith("/")
         ]
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-        raise failure(f"{key}: {pattern}: cannot be listed", err) from err
 
 
 def download(source: str, patterns: Sequence[str], root: Path, key: str) -> Path:
     """Copy the files of gs://bucket/prefix that match ``patterns``; return the copy's directory.
 
     The copy's directory is in ``root`` and named by a digest of the files' names and contents, so
-    that no content is copied twice. Raises ConfigError if no file matches, and the error of
-    ``failure`` if the copy fails. Messages begin with ``key``.
+    that no content is copied twice. Raises ConfigError if no file matches, and the errors of
+    ``storage.converted_errors`` if the copy fails. Messages begin with ``key``.
     """
-    try:
+    with converted_errors(f"{key}: {source} cannot be downloaded"):
         name_pattern = re.compile("|".join(map(fnmatch.translate, patterns)))
         files = [file for file in _in_bucket(f"{source}/*", key) if name_pattern.match(file.name)]
         if not files:
@@ -98,10 +94,6 @@ def download(source: str, patterns: Sequence[str], root: Path, key: str) -> Path
             with new_directory(target) as copy:
                 copies = [str(copy / file.name) for file in files]
                 files[0].filesystem.get([file.path for file in files], copies)
-    except (ConfigError, UnavailableError):
-        raise
-    except Exception as err:  # storage clients raise their own error types
-        raise failure(f"{key}: {source} cannot be downloaded", err) from err
     return target
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from train.storage import failure
+from train.storage import converted_errors
 
 _NAME = r"\w(?:[\w.-]{0,94}\w)?"
 _ID = re.compile(
@@ -25,16 +25,14 @@ def is_repository(name: str) -> bool:
 def download(repository: str, patterns: Sequence[str], key: str) -> Path:
     """Copy the files that match ``patterns`` to the hub's cache; return the copy's directory.
 
-    If the download fails, raises the error of ``storage.failure``, whose message begins with
-    ``key``.
+    If the download fails, raises the errors of ``storage.converted_errors``, whose messages begin
+    with ``key``.
     """
     from huggingface_hub import snapshot_download
 
     name, _, revision = repository.partition("@")
-    try:
+    with converted_errors(
+        f"{key}: {repository} is no file or directory here, and cannot be downloaded from the "
+        "Hugging Face hub"
+    ):
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*patterns]))
-    except Exception as err:  # huggingface_hub raises many error types
-        error_prefix = (
-            f"{key}: {repository} is no file or directory here, and cannot be downloaded from"
-        )
-        raise failure(f"{error_prefix} the Hugging Face hub", err) from err

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from train.data.files import beside, read_bytes
-from train.storage import failure
+from train.storage import converted_errors
 from train.strict import ConfigError
 
 log = logging.getLogger(__name__)
@@ -213,14 +213,12 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
 def read_file(path: Path | str) -> Tokenizer:
     """Read a tokenizer.json, on disk or gs://, and the settings beside it, if any.
 
-    Raises ConfigError if a file is invalid. If one cannot be read, raises the error that
-    ``storage.failure`` returns.
+    Raises ConfigError if a file is invalid, and the errors of ``storage.converted_errors`` if one
+    cannot be read.
     """
-    try:
+    expected = "must be ascii, bytes, bpe or a readable tokenizer.json"
+    with converted_errors(f"data.tokenizer: {expected}, not {path}"):
         definition = read_bytes(path)
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-        expected = "must be ascii, bytes, bpe or a readable tokenizer.json"
-        raise failure(f"data.tokenizer: {expected}, not {path}", err) from err
     try:
         settings = Settings.of_files(partial(_read_beside, path))
     except (ValueError, AttributeError, RecursionError) as err:
@@ -243,12 +241,11 @@ def read_file(path: Path | str) -> Tokenizer:
 
 def _read_beside(path: Path | str, name: str) -> bytes:
     """Return the content of the file ``name`` in the directory of ``path``; empty if missing."""
-    try:
-        return read_bytes(beside(path, name))
-    except FileNotFoundError:
-        return b""
-    except Exception as err:  # storage clients raise their own error types
-        raise failure(f"data.tokenizer: {beside(path, name)} cannot be read", err) from err
+    with converted_errors(f"data.tokenizer: {beside(path, name)} cannot be read"):
+        try:
+            return read_bytes(beside(path, name))
+        except FileNotFoundError:
+            return b""
 
 
 def _short(err: Exception) -> str:

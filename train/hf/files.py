@@ -33,7 +33,7 @@ class Tensors:
 
         A gs:// location is first downloaded to ``weights`` in the directory that
         ``corpus.data_directory`` returns for ``data``. Raises ConfigError if a file is missing or
-        invalid, and the error of ``storage.failure`` if it cannot be downloaded.
+        invalid, and the errors of ``storage.converted_errors`` if it cannot be downloaded.
         """
         self.path = _located(init_from, data)
         """Local path of ``init_from``: a file or a directory."""

@@ -88,7 +88,7 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 
 
 def check_writable(contract: Contract) -> None:
-    """Create the run's directories; raises the error of ``storage.failure`` if one is not writable.
+    """Create the run's directories; raises the errors of ``storage.check_path_writable``.
 
     Call this before the processes join: a process that exits later makes the others wait.
     """
