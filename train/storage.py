@@ -16,6 +16,8 @@ from typing import Any
 
 from train.strict import ConfigError
 
+log = logging.getLogger(__name__)
+
 REFUSED = (
     FileExistsError,
     FileNotFoundError,
@@ -53,6 +55,15 @@ def converted_errors(prefix: str) -> Iterator[None]:
         reason = getattr(err, "strerror", None) or one_line(err)
         kind = ConfigError if _is_refused(err) else UnavailableError
         raise kind(f"{prefix}: {reason}") from err
+
+
+@contextmanager
+def logged_errors(message: str) -> Iterator[None]:
+    """Log an error in the ``with`` block instead of raising it, after the text ``message``."""
+    try:
+        yield
+    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
+        log.warning("%s: %s", message, one_line(err))
 
 
 def _is_refused(err: Exception) -> bool:

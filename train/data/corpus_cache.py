@@ -22,6 +22,7 @@ from train.data.corpus import fingerprint, hub_tokenizer, prepare_all, read_meta
 from train.run.contract import Contract
 from train.storage import (
     converted_errors,
+    logged_errors,
     new_directory,
     one_line,
     open_filesystem,
@@ -107,17 +108,13 @@ class CorpusCache:
             if filesystem.exists(f"{root}/{tokens.FILE}"):
                 return replace(cfg, tokenizer=f"{folder}/{tokens.FILE}")
         tokenizer_file = hub_tokenizer(cfg)
-        try:
+        with logged_errors(
+            f"{folder}: the tokenizer cannot be written, so the next attempt needs the hub again"
+        ):
             for name in (*tokens.BESIDE, tokens.FILE) if is_writer else ():
                 if tokenizer_file.with_name(name).exists():
                     content = tokenizer_file.with_name(name).read_bytes()
                     write_atomically(f"{folder}/{name}", content)
-        except Exception as err:  # storage clients raise their own error types
-            log.warning(
-                "%s: the tokenizer cannot be written, so the next attempt needs the hub again: %s",
-                folder,
-                one_line(err),
-            )
         return replace(cfg, tokenizer=str(tokenizer_file))
 
     def fetch(self, directory: Path) -> bool:
@@ -182,12 +179,8 @@ class CorpusCache:
 
     def write_pulse(self) -> None:
         """Change the object PULSE, so that the other processes keep waiting."""
-        try:
+        with logged_errors(f"{self._location}/{PULSE}: cannot be written, retrying"):
             write_atomically(f"{self._location}/{PULSE}", str(time.time()))
-        except Exception as err:  # storage clients raise their own error types
-            log.warning(
-                "%s/%s: cannot be written, retrying: %s", self._location, PULSE, one_line(err)
-            )
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""

@@ -24,7 +24,7 @@ from orbax.checkpoint import v1 as ocp
 from train.core.config import CheckpointConfig, Config, ConfigError
 from train.core.step import State
 from train.run import mesh
-from train.storage import one_line, open_filesystem, write_atomically
+from train.storage import logged_errors, one_line, open_filesystem, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -322,17 +322,15 @@ class Checkpoints:
         files = {name: (size, crcs.get(name)) for name, size in sizes.items()}
         manifest = Manifest(self._identity, files, step % self._cfg.every != 0)
         self._write(f"{step}/{MANIFEST}", json.dumps(asdict(manifest), indent=1))
-        try:
+        with logged_errors(f"{self.directory}: old checkpoints cannot be removed"):
             self._prune(step)
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            log.warning("%s: old checkpoints cannot be removed: %s", self.directory, one_line(err))
 
     def _remove_remains(self, step: int) -> None:
         """Remove the files of a failed save, which may fill the disk; a failure is only logged.
 
         A step with a manifest stays: it is complete, or another attempt of this run has saved it.
         """
-        try:
+        with logged_errors(f"{self.directory}/{step}: the failed save cannot be removed"):
             names = self._names()
             remains = [name for name in names if name.startswith(f"{step}{ORBAX_TEMPORARY}")]
             # Do not use exists() here: it returns False if the storage fails, too.
@@ -340,13 +338,6 @@ class Checkpoints:
                 remains.append(str(step))
             for name in remains:
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            log.warning(
-                "%s/%d: the failed save cannot be removed: %s",
-                self.directory,
-                step,
-                one_line(err),
-            )
 
     def _prune(self, newest: int) -> None:
         """Remove the checkpoints before ``newest``, except the last ``keep`` regular ones.

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 
 from train.run.contract import Contract
-from train.storage import one_line, open_filesystem
+from train.storage import logged_errors, one_line, open_filesystem
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ class Programs:
         Programs that are only in the cache are removed: a kill may have left them incomplete, and
         JAX would neither use nor replace such files.
         """
-        try:
+        with logged_errors(
+            f"{self._location}: compiled programs cannot be downloaded, so they are compiled again"
+        ):
             self._cache.mkdir(parents=True, exist_ok=True)
             uploaded = {
                 path.rpartition("/")[2]: info["size"]
@@ -86,12 +88,6 @@ class Programs:
                     (self._cache / path.rpartition("/")[2]).write_bytes(content)
             if missing:
                 log.info("downloaded %d compiled programs from %s", len(missing), self._location)
-        except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
-            log.warning(
-                "%s: compiled programs cannot be downloaded, so they are compiled again: %s",
-                self._location,
-                one_line(err),
-            )
 
     def upload_periodically(self, stop: threading.Event) -> None:
         """Upload new programs until ``stop`` is set; warn of the first failure only."""
