@@ -4,7 +4,7 @@ import math
 import re
 from collections import defaultdict
 
-from train.compile.hlo import Computation, Instruction, Module
+from train.compile.hlo import Instruction
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -15,21 +15,17 @@ def collective(instruction: Instruction) -> str | None:
     return next((c for c in COLLECTIVES if opcode in (c, f"{c}-start")), None)
 
 
-def matmul_flops(instruction: Instruction, computation: Computation, module: Module) -> float:
-    """Return the FLOPs of all matmuls of an instruction and of the computations it calls.
-
-    ``computation`` contains the instruction, ``module`` is the whole program.
-    """
+def matmul_flops(instruction: Instruction) -> float:
+    """Return the FLOPs of all matmuls of an instruction and of the computations it calls."""
     if instruction.opcode in ("convolution", "dot"):
-        return _matmul_flops(instruction, computation)
-    body = module.computations.get(instruction.called, {})
-    return sum(matmul_flops(inner, body, module) for inner in body.values())
+        return _matmul_flops(instruction)
+    return sum(map(matmul_flops, instruction.body.values()))
 
 
-def _matmul_flops(instruction: Instruction, computation: Computation) -> float:
+def _matmul_flops(instruction: Instruction) -> float:
     """Return the FLOPs of one matmul, which a TPU's program calls a convolution."""
     out = instruction.arrays[0].shape
-    left, right = (computation[name].arrays[0].shape for name in instruction.operands[:2])
+    left, right = (operand.arrays[0].shape for operand in instruction.operands[:2])
     attributes = instruction.attributes
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
     if not labels:
@@ -58,18 +54,17 @@ def _matmul_flops(instruction: Instruction, computation: Computation) -> float:
     return flops
 
 
-def hbm_bytes(instruction: Instruction, computation: Computation, module: Module) -> int:
+def hbm_bytes(instruction: Instruction) -> int:
     """Return the bytes that an instruction reads from and writes to HBM.
 
-    ``computation`` contains the instruction, ``module`` is the whole program. If the instruction
-    reads only slices of an operand, only these slices count.
+    If it reads only slices of an operand, only these slices count.
     """
-    body = module.computations.get(instruction.called, {})
+    body = instruction.body
     names = {int(i.literal): i.name for i in body.values() if i.opcode == "parameter"}
     users: dict[str, list[Instruction]] = defaultdict(list)
     for inner in body.values():
         for operand in inner.operands:
-            users[operand].append(inner)
+            users[operand.name].append(inner)
 
     def read(name: str, size: int) -> int:
         total = 0
@@ -78,32 +73,30 @@ def hbm_bytes(instruction: Instruction, computation: Computation, module: Module
                 total += user.size()
             elif user.opcode in ("bitcast", "reshape"):
                 total += read(user.name, size)
-            elif user.opcode != "dynamic-update-slice" or user.operands[0] != name:
+            elif user.opcode != "dynamic-update-slice" or user.operands[0].name != name:
                 return size
         return min(total, size)
 
     moved = 0
     for i, operand in enumerate(instruction.operands):
-        size = computation[operand].size(hbm_only=True) if operand in computation else 0
+        size = operand.size(hbm_only=True)
         moved += read(names[i], size) if size and i in names else size
     written = instruction.size(hbm_only=True)
     updates = [i for i in body.values() if i.opcode == "dynamic-update-slice"]
     if updates:
-        written = min(written, sum(body[i.operands[1]].size() for i in updates))
+        written = min(written, sum(i.operands[1].size() for i in updates))
     return moved + written
 
 
-def attention_flops(instruction: Instruction, computation: Computation) -> float:
+def attention_flops(instruction: Instruction) -> float:
     """Return the FLOPs of the matmuls of a splash attention kernel.
 
-    ``computation`` contains the instruction, which calls the kernel. The FLOPs follow from the
-    kernel's name, array shapes and block sizes. The forward kernel has 2 matmuls. In the backward
-    pass, the kernel for dk and dv has 4, the one for dq has 3, and a kernel for all three has 5.
-    Attention is causal, so blocks above the diagonal do not count. Returns 0 if no operand has the
-    shape (…, positions, head width).
+    The FLOPs follow from the kernel's name, array shapes and block sizes. The forward kernel has 2
+    matmuls. In the backward pass, the kernel for dk and dv has 4, the one for dq has 3, and a
+    kernel for all three has 5. Attention is causal, so blocks above the diagonal do not count.
+    Returns 0 if no operand has the shape (…, positions, head width).
     """
-    operands = [computation[name] for name in instruction.operands if computation[name].arrays]
-    shapes = [operand.arrays[0].shape for operand in operands]
+    shapes = [operand.arrays[0].shape for operand in instruction.operands if operand.arrays]
     shapes = [s for s in shapes if len(s) > 2 and s[-1] >= 64 and s[-2] >= 128]
     if not shapes:
         return 0.0

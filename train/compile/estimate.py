@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from train.compile.cost import attention_flops, collective, hbm_bytes, matmul_flops
-from train.compile.hlo import Computation, Instruction, Module, parse, trip_count
+from train.compile.hlo import Computation, Instruction, parse, trip_count
 from train.compile.slices import Slice
 
 KERNEL_SHARE = 0.5
@@ -107,74 +107,74 @@ def estimate(hlo: str, slice_: Slice, slices: int = 1) -> Estimate:
 
     ``hlo`` is the compiled program as text.
     """
-    module = parse(hlo)
-    walk = _Walk(module, slice_, slices)
-    walk.add(module.entry)
+    walk = _Walk(slice_, slices)
+    walk.add(parse(hlo))
     return walk.total
 
 
 class _Walk:
     """Sum of the costs of all instructions of a program; each counts as often as it runs."""
 
-    def __init__(self, module: Module, slice_: Slice, slices: int) -> None:
-        self._module = module
+    def __init__(self, slice_: Slice, slices: int) -> None:
         self._slice, self._slices = slice_, slices
         self.total = Estimate()
 
     def add(
-        self, name: str, times: float = 1, is_in_loop: bool = False, is_async: bool = False
+        self,
+        computation: Computation,
+        times: float = 1,
+        is_in_loop: bool = False,
+        is_async: bool = False,
     ) -> None:
-        """Add the costs of the computation ``name``, which runs ``times`` times.
+        """Add the costs of a computation, which runs ``times`` times.
 
         ``is_in_loop`` says whether a loop contains it. ``is_async`` says whether it was started
         asynchronously, so that its collectives overlap with other computation.
         """
-        computation = self._module.computations[name]
         counted_channels: set[str] = set()
         for instruction in computation.values():
             opcode = instruction.opcode
             if opcode == "while":
-                count = trip_count(instruction, computation, self._module)
+                count = trip_count(instruction)
                 if count is None:
                     self.total.unknown_loops += 1
                     count = 1
                 body = re.search(r"body=%?([\w.\-]+)", instruction.attributes)[1]
-                self.add(body, times * count, is_in_loop or count != 1, is_async)
+                is_repeated = is_in_loop or count != 1
+                self.add(instruction.computations[body], times * count, is_repeated, is_async)
             elif opcode in ("call", "async-start", "conditional"):
                 names = re.findall(r"%([\w.\-]+)", instruction.attributes.partition("metadata=")[0])
-                for callee in [n for n in names if n in self._module.computations][:1]:
+                for callee in [n for n in names if n in instruction.computations][:1]:
                     starts = is_async or opcode == "async-start"
-                    self.add(callee, times, is_in_loop, starts)
+                    self.add(instruction.computations[callee], times, is_in_loop, starts)
             elif kind := collective(instruction):
                 is_overlapped = is_async or opcode.endswith("-start")
-                self._collective(instruction, computation, kind, times, is_overlapped, is_in_loop)
+                self._collective(instruction, kind, times, is_overlapped, is_in_loop)
             elif opcode == "send":
                 self._send(instruction, times, is_in_loop)
             elif opcode == "custom-call":
-                self._kernel(instruction, computation, times)
+                self._kernel(instruction, times)
             elif opcode in ("copy-start", "slice-start"):
                 continue  # they take no time of their own: they overlap with computation
             elif opcode == "fusion" or instruction.cycles is not None:
                 communicates = self._fused_collectives(
                     instruction, instruction, times, is_in_loop, counted_channels
                 )
-                self._fusion(instruction, computation, times, communicates)
+                self._fusion(instruction, times, communicates)
 
-    def _kernel(self, instruction: Instruction, computation: Computation, times: float) -> None:
+    def _kernel(self, instruction: Instruction, times: float) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
             return  # custom calls other than Pallas kernels count as 0
-        flops = times * attention_flops(instruction, computation)
+        flops = times * attention_flops(instruction)
         seconds = flops / (KERNEL_SHARE * self._slice.chip.peak_flops)
         self.total.kernel_flops += flops
         self.total.kernel_seconds += seconds
         self.total.seconds_of[f"kernel {instruction.name}"] += seconds
 
-    def _fusion(
-        self, instruction: Instruction, computation: Computation, times: float, communicates: bool
-    ) -> None:
+    def _fusion(self, instruction: Instruction, times: float, communicates: bool) -> None:
         total, chip, cycles = self.total, self._slice.chip, instruction.cycles
-        moved = times * hbm_bytes(instruction, computation, self._module)
-        flops = times * matmul_flops(instruction, computation, self._module)
+        moved = times * hbm_bytes(instruction)
+        flops = times * matmul_flops(instruction)
         total.matmul_flops += flops
         at_bandwidth = moved / chip.memory_bandwidth
         kind, seconds = "matmul", times * (cycles or 0) / chip.clock
@@ -207,7 +207,7 @@ class _Walk:
         ``counted_channels`` are the channels of collectives that are in the total already: these
         collectives are skipped. The channels of all others are added to the set.
         """
-        body, has_collective = self._module.computations.get(instruction.called, {}), False
+        body, has_collective = instruction.body, False
         is_async = "async" in caller.name or "async" in instruction.called
         is_async |= any("AsyncCollective" in inner.attributes for inner in body.values())
         for inner in body.values():
@@ -220,7 +220,7 @@ class _Walk:
                 counted_channels.add(key)
                 if kind == "all-reduce" and "scatter" in instruction.called:
                     kind = "reduce-scatter"
-                self._collective(inner, body, kind, times, is_async, is_in_loop)
+                self._collective(inner, kind, times, is_async, is_in_loop)
             elif inner.opcode == "fusion":
                 has_collective |= self._fused_collectives(
                     inner, caller, times, is_in_loop, counted_channels
@@ -230,7 +230,6 @@ class _Walk:
     def _collective(
         self,
         instruction: Instruction,
-        computation: Computation,
         kind: str,
         times: float,
         is_overlapped: bool,
@@ -238,8 +237,7 @@ class _Walk:
     ) -> None:
         n, size = self._group_size(instruction), instruction.size()
         if instruction.opcode.endswith("-start"):  # its result also contains its operands
-            names = [name for name in instruction.operands if name in computation]
-            operands = sum(computation[name].size() for name in names)
+            operands = sum(operand.size() for operand in instruction.operands)
             size = max(size - operands, size // 2)
         if instruction.opcode.startswith("reduce-scatter"):
             size *= n

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 BITS = dict.fromkeys(("s64", "u64", "f64"), 64) | dict.fromkeys(("s32", "u32", "f32"), 32)
@@ -27,10 +27,13 @@ class Instruction:
     name: str
     opcode: str
     type: str
-    operands: list[str]
     literal: str
-    """The text between the parentheses: a parameter's number or a constant's value."""
+    """The text between the parentheses: operands, a parameter's number or a constant's value."""
     attributes: str
+    computation: "Computation" = field(repr=False)
+    """The computation that contains the instruction."""
+    computations: dict[str, "Computation"] = field(repr=False)
+    """All computations of the program, by name."""
 
     @cached_property
     def arrays(self) -> list[Array]:
@@ -38,10 +41,21 @@ class Instruction:
         return parse_type(self.type)
 
     @cached_property
+    def operands(self) -> list["Instruction"]:
+        """The instructions whose results are the operands."""
+        names = re.findall(r"%([\w.\-]+)", self.literal)
+        return [self.computation[name] for name in names if name in self.computation]
+
+    @cached_property
     def called(self) -> str:
         """Name of the computation that a fusion runs; empty for other instructions."""
         match = re.search(r"calls=%?([\w.\-]+)", self.attributes)
         return match[1] if match else ""
+
+    @property
+    def body(self) -> "Computation":
+        """The computation that a fusion runs; empty for other instructions."""
+        return self.computations.get(self.called, {})
 
     @cached_property
     def cycles(self) -> int | None:
@@ -58,14 +72,6 @@ type Computation = dict[str, Instruction]
 """The instructions of a computation by name, in order; the last one is its result."""
 
 
-@dataclass(frozen=True)
-class Module:
-    """A program: its computations by name, and the name of the one that runs first."""
-
-    computations: dict[str, Computation]
-    entry: str
-
-
 def parse_type(text: str) -> list[Array]:
     """Return the arrays of a type such as ``(f32[8,128]{1,0:T(8,128)S(1)}, s32[])``."""
     matches = re.findall(r"\b([a-z]\w*)\[([\d,]*)\](\{[^{}]*\})?", text)
@@ -80,19 +86,19 @@ def parse_type(text: str) -> list[Array]:
     ]
 
 
-def parse(text: str) -> Module:
-    """Parse the text of a compiled program, as ``jax.stages.Compiled.as_text`` returns it."""
+def parse(text: str) -> Computation:
+    """Parse a program, as ``jax.stages.Compiled.as_text`` returns it; return what it runs first."""
     computations: dict[str, Computation] = {}
-    entry, current = "", None
+    entry, current = {}, None
     for line in _joined_lines(text):
         if line.rstrip() == "}":
             current = None
         elif head := re.match(r"(ENTRY )?%([\w.\-]+) ?\(.*\{\s*$", line):
             current = computations.setdefault(head[2], {})
-            entry = head[2] if head[1] else entry
-        elif current is not None and (instruction := _instruction(line)):
-            current[instruction.name] = instruction
-    return Module(computations, entry)
+            entry = current if head[1] else entry
+        elif current is not None:
+            _add_instruction(line, current, computations)
+    return entry
 
 
 def _joined_lines(text: str) -> list[str]:
@@ -107,20 +113,21 @@ def _joined_lines(text: str) -> list[str]:
     return lines
 
 
-def _instruction(line: str) -> Instruction | None:
+def _add_instruction(
+    line: str, computation: Computation, computations: dict[str, Computation]
+) -> None:
     named = re.match(r"\s+(?:ROOT )?%([\w.\-]+) = ", line)
     if not named:
-        return None
+        return
     rest = line[named.end() :]
     end_of_type = _find_outside_brackets(rest, 0, " ")
     opcode = re.match(r" ([\w\-]+)\(", rest[end_of_type:])
     if not opcode:
-        return None
+        return
     start = end_of_type + opcode.end()
     end = _find_outside_brackets(rest, start, ")")
-    literal = rest[start:end]
-    operands = re.findall(r"%([\w.\-]+)", literal)
-    return Instruction(named[1], opcode[1], rest[:end_of_type], operands, literal, rest[end:])
+    parts = (named[1], opcode[1], rest[:end_of_type], rest[start:end], rest[end:])
+    computation[named[1]] = Instruction(*parts, computation, computations)
 
 
 def _find_outside_brackets(text: str, start: int, character: str) -> int:
@@ -136,17 +143,16 @@ def _find_outside_brackets(text: str, start: int, character: str) -> int:
     return len(text)
 
 
-def trip_count(loop: Instruction, computation: Computation, module: Module) -> int | None:
+def trip_count(loop: Instruction) -> int | None:
     """Return how often a ``while`` loop runs; None if that is unknown.
 
-    ``computation`` contains the loop, ``module`` is the whole program. Few loops of TPU programs
-    state the count in their attributes. For the others, the count follows from the loop's condition
-    if the condition is ``i < n``, as in a scan.
+    Few loops of TPU programs state the count in their attributes. For the others, the count follows
+    from the loop's condition if the condition is ``i < n``, as in a scan.
     """
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(known[1])
     condition, body = (
-        module.computations[re.search(rf"{name}=%?([\w.\-]+)", loop.attributes)[1]]
+        loop.computations[re.search(rf"{name}=%?([\w.\-]+)", loop.attributes)[1]]
         for name in ("condition", "body")
     )
     integers = [i for i in condition.values() if i.type.startswith(("s32", "u32"))]
@@ -159,21 +165,17 @@ def trip_count(loop: Instruction, computation: Computation, module: Module) -> i
     ]
     if indices:
         index = int(indices[0][1])
-        initial = _element(computation, computation.get(loop.operands[0]), index)
+        initial = _element(loop.operands[0], index)
         while initial and initial.opcode in ("copy", "bitcast"):
-            initial = computation.get(initial.operands[0])
+            initial = initial.operands[0]
         if initial and initial.opcode == "constant":
             first = int(initial.literal)
-        step = _element(body, list(body.values())[-1], index)
+        step = _element(list(body.values())[-1], index)
         if step and step.opcode == "add":
-            addends = [body[name] for name in step.operands if name in body]
-            by = next((int(i.literal) for i in addends if i.opcode == "constant"), 1)
+            by = next((int(i.literal) for i in step.operands if i.opcode == "constant"), 1)
     return max(0, -(-(ends[0] - first) // by))
 
 
-def _element(
-    computation: Computation, instruction: Instruction | None, index: int
-) -> Instruction | None:
-    if instruction is None or instruction.opcode != "tuple" or index >= len(instruction.operands):
-        return None
-    return computation.get(instruction.operands[index])
+def _element(instruction: Instruction, index: int) -> Instruction | None:
+    is_element_known = instruction.opcode == "tuple" and index < len(instruction.operands)
+    return instruction.operands[index] if is_element_known else None
