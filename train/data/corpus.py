@@ -91,7 +91,8 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
         digest_inputs.append(f"bpe {cfg.vocabulary}".encode())
     if cfg.documents != "joined":
         digest_inputs += [cfg.documents.encode(), repr(template and template.identity).encode()]
-    directory = root / f"{text.name}-{_digest(*digest_inputs)[:16]}"
+    framed = b"".join(len(item).to_bytes(8, "big") + item for item in digest_inputs)
+    directory = root / f"{text.name}-{hashlib.sha256(framed).hexdigest()[:16]}"
     if os.path.exists(directory / "meta.json"):  # noqa: PTH110 - Path.exists raises PermissionError
         return directory
     check_path_writable(root, "data.directory")
@@ -180,13 +181,6 @@ def read_tokenizer(directory: Path, meta: Meta) -> Tokenizer:
         lambda name: (directory / name).read_bytes() if (directory / name).exists() else b""
     )
     return tokens.from_definition((directory / tokens.FILE).read_bytes(), settings)
-
-
-def _digest(*items: bytes) -> str:
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(len(item).to_bytes(8, "big") + item)
-    return digest.hexdigest()
 
 
 def _configured_tokenizer(cfg: DataConfig) -> Tokenizer | None:

@@ -59,10 +59,11 @@ class PackedDocuments:
 
     def __init__(self, directory: Path, dtype: type, length: int, seed: int) -> None:
         """Open and pack a corpus; raises ConfigError if nothing in it can be learned."""
-        self._seed = seed
         self._train = _Packed(directory, "train", dtype, length, seed)
         self._heldout = _Packed(directory, "heldout", dtype, length, seed)
-        self._order = lru_cache(maxsize=2)(self._order_of)
+        self._order = lru_cache(maxsize=2)(
+            lambda epoch: _generator(seed, epoch, 1).permutation(len(self._train))
+        )
         if not len(self._train):
             raise ConfigError(
                 f"data: no document in {directory.name} has a token to learn within model.context "
@@ -86,9 +87,6 @@ class PackedDocuments:
             )
         chosen = np.linspace(0, len(self._heldout) - 1, count).astype(np.int64)
         return self._heldout.at(chosen[numbers])
-
-    def _order_of(self, epoch: int) -> np.ndarray:
-        return _generator(self._seed, epoch, 1).permutation(len(self._train))
 
 
 class _Packed:
@@ -127,7 +125,7 @@ class _Packed:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def at(self, numbers: "np.ndarray | list[int]") -> np.ndarray:
+    def at(self, numbers: np.ndarray | list[int]) -> np.ndarray:
         """Return the packed sequences with these indices in the split: int32 (n, 4, length).
 
         The four rows of a sequence are TOKENS, SEGMENTS, POSITIONS and LEARNED.
