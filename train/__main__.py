@@ -145,7 +145,6 @@ def _exit_immediately(code: int) -> NoReturn:
 
 
 def _join(job: Job) -> None:
-    """Connect to the other processes, if there are several."""
     if job.contract.num_processes > 1:
         from train.run.mesh import join
 
@@ -170,7 +169,6 @@ def _restored(job: Job, corpus: Corpus) -> tuple[Any, Any]:
 
 
 def _show(result: object) -> None:
-    """Print a result, in process 0 only."""
     import jax
 
     if jax.process_index() == 0:

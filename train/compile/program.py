@@ -40,9 +40,9 @@ class Program:
 def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     """Compile the training step of ``cfg`` for ``count`` slices, each like ``slice_``.
 
-    Raises ConfigError if the batch does not divide evenly over the chips, if ``compute.fsdp`` does
-    not divide the chips of a slice, or if the compiler refuses the step, for example because it
-    needs more memory than a chip has. Call ``slices.prepare_environment`` before JAX is imported.
+    Raises ConfigError if the config does not fit the chips, or if the compiler refuses the step,
+    such as one that needs too much memory. Call ``slices.prepare_environment`` before JAX is
+    imported.
     """
     device_mesh = mesh.make_training_mesh(cfg, slices.devices(slice_, count))
     state = step.abstract_state(cfg, device_mesh)

@@ -66,8 +66,6 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
 def check_names(cfg: Config, names: str) -> Family | None:
     """Return the family whose names an export uses; None if ``names`` is ``plain``.
 
-    If ``names`` is ``transformers``, this is the family that is closest to the model.
-
     Raises ConfigError for a model that no family supports.
     """
     if names == "plain":

@@ -366,7 +366,6 @@ class Checkpoints:
         return self._regular_steps[step]
 
     def _write(self, name: str, text: str) -> None:
-        """Write the file ``name`` in the run's checkpoint directory atomically."""
         write_atomically(f"{self.directory}/{name}", text)
 
     def _read(self, name: str) -> str:

@@ -59,9 +59,7 @@ def make_training_mesh(
 ) -> jax.sharding.Mesh:
     """Create the mesh for training on ``devices`` (default: all) and make it the current mesh.
 
-    Raises ConfigError if the batch does not divide evenly over the devices, if ``compute.fsdp``
-    does not divide the number of devices (of each slice, in a TPU multislice), or if the devices do
-    not support the configured attention.
+    Raises ConfigError if the batch, ``compute.fsdp`` or the attention does not fit the devices.
     """
     devices = jax.devices() if devices is None else devices
     attention.check(cfg)
@@ -132,6 +130,9 @@ def from_process_0(number: int | bool) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
 
 
+_any = jax.jit(jnp.any)
+
+
 class SaveRequest:
     """Agreement of all processes to save at the same step when any of them requests it.
 
@@ -170,11 +171,6 @@ class SaveRequest:
         # dispatched in the later call would have to wait for all training steps before it.
         self._pending = _any(requests)
         return is_agreed
-
-
-@jax.jit
-def _any(requests: jax.Array) -> jax.Array:
-    return jnp.any(requests)
 
 
 def interrupted(call: int) -> bool:
