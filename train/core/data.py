@@ -56,7 +56,7 @@ class Corpus:
             )
         shape = (self.tokenizer.dtype, self._length, cfg.seed)
         self.sources: list[JoinedText | PackedDocuments] = [
-            JoinedText(path, *shape, cfg.batch)
+            JoinedText(path, *shape, cfg.batch, cfg.data.is_packed)
             if meta.documents == "joined"
             else PackedDocuments(path, *shape)
             for path, meta in zip(paths, metas, strict=True)

@@ -4,22 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from train.data.sequences import as_packed
-
 PERIOD = 10_000
 """Number of sequences after which the order of sources repeats; shares are exact to 0.01 %."""
 
 
 def in_order(source_of: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Merge the rows of all sources: row j is the next unused row of source ``source_of[j]``.
-
-    If any source has packed documents, rows of joined text are converted to packed sequences with
-    one document each, so that all sequences have the same shape.
-    """
-    most = max(source_rows.ndim for source_rows in rows)
-    rows = [
-        as_packed(source_rows) if source_rows.ndim < most else source_rows for source_rows in rows
-    ]
+    """Merge the rows of all sources: row j is the next unused row of source ``source_of[j]``."""
     result = np.empty((len(source_of), *rows[0].shape[1:]), np.int32)
     for i, source_rows in enumerate(rows):
         result[source_of == i] = source_rows

@@ -23,14 +23,20 @@ TOKENS, SEGMENTS, POSITIONS, LEARNED = range(4)
 class JoinedText:
     """Sequences that start anywhere in a corpus whose documents were joined to one text."""
 
-    def __init__(self, directory: Path, dtype: type, length: int, seed: int, batch: int) -> None:
-        """Open a corpus for sequences of ``length`` tokens."""
+    def __init__(
+        self, directory: Path, dtype: type, length: int, seed: int, batch: int, is_packed: bool
+    ) -> None:
+        """Open a corpus for sequences of ``length`` tokens.
+
+        With ``is_packed``, each sequence has the shape of a packed sequence, with one document.
+        """
         self.tokens = _mapped(directory / "train.bin", dtype)
         self._heldout = _mapped(directory / "heldout.bin", dtype)
         self._length, self._seed, self._batch = length, seed, batch
+        self._is_packed = is_packed
 
     def rows(self, step: int, within: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return the sequences at the indices ``within`` of a step's batch: int32 (rows, length).
+        """Return the sequences at the indices ``within`` of a step's batch, as int32.
 
         ``numbers`` is ignored; only PackedDocuments uses it.
 
@@ -51,7 +57,11 @@ class JoinedText:
         return self._at(self._heldout, starts[numbers])
 
     def _at(self, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        return tokens[starts[:, None] + np.arange(self._length)].astype(np.int32)
+        rows = tokens[starts[:, None] + np.arange(self._length)].astype(np.int32)
+        if not self._is_packed:
+            return rows
+        positions = np.broadcast_to(np.arange(self._length, dtype=np.int32), rows.shape)
+        return np.stack([rows, np.ones_like(rows), positions, np.minimum(positions, 1)], axis=1)
 
 
 class PackedDocuments:
@@ -171,13 +181,3 @@ def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
     JoinedText uses stream 0, PackedDocuments stream 1, _Packed stream 2.
     """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
-
-
-def as_packed(rows: np.ndarray) -> np.ndarray:
-    """Convert sequences of joined text (rows, length) to packed sequences (rows, 4, length).
-
-    Each packed sequence is a single document.
-    """
-    length = rows.shape[1]
-    positions = np.broadcast_to(np.arange(length, dtype=np.int32), rows.shape)
-    return np.stack([rows, np.ones_like(rows), positions, np.minimum(positions, 1)], axis=1)
