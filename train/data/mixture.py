@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from train.data.sequences import random_generator
+
 PERIOD = 10_000
 """Number of sequences after which the order of sources repeats; shares are exact to 0.01 %."""
 
@@ -43,8 +45,8 @@ class Schedule:
         """
         ends = np.rint(np.cumsum(weights) / np.sum(weights) * PERIOD).astype(np.int64)
         counts = np.maximum(1, np.diff(ends, prepend=0))
-        generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
-        self._sources = generator.permutation(np.repeat(np.arange(len(counts)), counts))
+        in_turn = np.repeat(np.arange(len(counts)), counts)
+        self._sources = random_generator(seed, 0, 3).permutation(in_turn)
         self._before = np.empty_like(self._sources)
         for source in range(len(counts)):
             is_source = self._sources == source

@@ -44,7 +44,7 @@ class JoinedText:
         et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), is keyed by (seed, step), so
         that no two steps share a stream.
         """
-        generator = np.random.Generator(np.random.Philox(key=[self._seed, step]))
+        generator = random_generator(self._seed, step, 0)
         starts = generator.integers(len(self.tokens) - self._length + 1, size=self._batch)
         return self._at(self.tokens, starts[within])
 
@@ -72,7 +72,7 @@ class PackedDocuments:
         self._train = _Packed(directory, "train", dtype, length, seed)
         self._heldout = _Packed(directory, "heldout", dtype, length, seed)
         self._order = lru_cache(maxsize=2)(
-            lambda epoch: _generator(seed, epoch, 1).permutation(len(self._train))
+            lambda epoch: random_generator(seed, epoch, 1).permutation(len(self._train))
         )
         if not len(self._train):
             raise ConfigError(
@@ -126,7 +126,7 @@ class _Packed:
                 len(sizes),
             )
         starts, sizes = starts[useful], np.minimum(sizes, length)[useful].astype(np.int64)
-        mixed = _generator(seed, 0, 2).permutation(len(starts))
+        mixed = random_generator(seed, 0, 2).permutation(len(starts))
         self._starts, self._sizes = starts[mixed], sizes[mixed]
         sequence_of = pack(self._sizes, length)
         self._documents = np.argsort(sequence_of, kind="stable")
@@ -174,10 +174,10 @@ def _mapped(path: Path, dtype: type) -> np.ndarray:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
+def random_generator(seed: int, number: int, stream: int) -> np.random.Generator:
     """Return a random generator that is independent for each (seed, number, stream).
 
-    ``number`` is the epoch, or 0 for what is the same in all epochs. ``stream`` distinguishes uses:
-    JoinedText uses stream 0, PackedDocuments stream 1, _Packed stream 2.
+    ``number`` is the step or the epoch, or 0 for what is the same in all epochs. ``stream``
+    distinguishes uses: JoinedText uses stream 0, PackedDocuments 1, _Packed 2, Schedule 3.
     """
     return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, 0, stream]))
