@@ -62,7 +62,7 @@ def logged_errors(message: str) -> Iterator[None]:
     """Log an error in the ``with`` block instead of raising it, after the text ``message``."""
     try:
         yield
-    except Exception as err:  # gcsfs, google-auth and aiohttp raise their own error types
+    except Exception as err:  # gcsfs, google-auth, aiohttp and JAX raise their own error types
         log.warning("%s: %s", message, one_line(err))
 
 

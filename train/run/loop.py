@@ -21,7 +21,7 @@ from train.run.restore import load_state
 from train.run.sample import generate
 from train.run.trace import Tracer
 from train.run.watchdog import Watchdog
-from train.storage import one_line, write_atomically
+from train.storage import logged_errors, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -195,10 +195,9 @@ class Run:
         """Close everything, record the final state in the heartbeat, and return the exit code."""
         self.tracer.close(self.step, self.state)
         self.heartbeat.write(state)
-        try:
+        # A run that diverges may end while a save is in progress.
+        with logged_errors(f"{self.contract.checkpoints}: the last save failed"):
             self.checkpoints.close()
-        except Exception as err:  # a run that diverges may end while a save is in progress
-            log.error("%s: the last save failed: %s", self.contract.checkpoints, one_line(err))
         self.watchdog.off()
         if self.metrics:
             self.metrics.close()
@@ -213,18 +212,12 @@ class Run:
         if not self.cfg.sample.length:
             return
         self.watchdog.step_finished()
-        try:
+        with logged_errors(f"step {self.step}: the sample failed, which does not end the run"):
             text = generate(self.state["params"], self.cfg, self.corpus.tokenizer, SAMPLE_SECONDS)
             if self.is_first:
                 log.info("sample at step %d:\n%s", self.step, text)
                 if self.step >= self.cfg.steps:
                     write_atomically(self.contract.run_dir / SAMPLE, text + "\n")
-        except Exception as err:
-            log.error(
-                "step %d: the sample failed: %s; this does not end the run",
-                self.step,
-                one_line(err),
-            )
 
     def log(self, message: str, *values: Any) -> None:
         """Log a line that begins with the run's name."""
