@@ -25,9 +25,13 @@ GCP = f"{HERE}/inventory/gcp"
         ({"inventory": [GCP], "extra_vars": ["run=x tpu=pod"]}, ""),
         ({"inventory": [GCP], "extra_vars": ["run=x fleet_state=/s"]}, "-e fleet_state=/s"),
         ({"inventory": [GCP], "extra_vars": ["@mine.yml", '{"a": 1}']}, "-e @mine.yml"),
+        (
+            {"inventory": [GCP], "vault_ids": ["me@prompt"], "vault_password_files": ["/my key"]},
+            "--vault-id me@prompt --vault-password-file '/my key'",
+        ),
     ],
 )
-def test_fleet_options_keeps_only_options_that_choose_the_fleet(cli_args, options):
+def test_fleet_options_keeps_only_options_for_the_inventory_and_fleet(cli_args, options):
     assert fleet_options(cli_args, [GCP]) == options
 
 
@@ -42,8 +46,30 @@ def test_every_command_in_a_text_gets_the_fleet_options():
     )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ansible-inventory --graph",
+        "ansible pod-w0 -b -a 'kill 1'",
+        "ansible WORKER -b -m reboot",
+        "ansible pod-w0 -a 'free -m'",
+    ],
+)
+def test_commands_other_than_playbooks_get_the_fleet_options_too(command):
+    program, arguments = command.split(" ", 1)
+    assert with_fleet_options(f"See why: {command}", "-i mine") == (
+        f"See why: {program} -i mine {arguments}"
+    )
+
+
 def test_other_text_is_not_changed():
-    for text in ("ansible-playbook is missing", "ansible-playbook -i mine setup.yml", ""):
+    for text in (
+        "ansible-playbook is missing",
+        "ansible-playbook -i mine setup.yml",
+        "ansible -i mine pod-w0 -b -m reboot",
+        "the Python that runs ansible has no requests",
+        "",
+    ):
         assert with_fleet_options(text, "-i inventory/local") == text
 
 

@@ -1,4 +1,4 @@
-"""Adds the inventory options of this ansible-playbook call to the commands in its messages.
+"""Adds the inventory options of this ansible-playbook call to Ansible's commands in its messages.
 
 A module or role does not know the inventory options. Without them, a suggested command such as
 ``ansible-playbook setup.yml`` would act on the default inventory, which may be another fleet.
@@ -14,21 +14,28 @@ from typing import Any
 
 from ansible.parsing.splitter import parse_kv
 
-_PLAYBOOK = re.compile(r"\bansible-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)")
+_COMMAND = re.compile(
+    r"\bansible(?:-playbook (?=(?:playbooks/)?[a-z_]+\.yml\b)|-inventory (?=--)"
+    r"| (?=[\w.-]+ -[abm] ))"
+)
 
 
 def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]) -> str:
     """Return the shell-quoted options that select the fleet of this ansible-playbook call.
 
-    These are the inventories, files of variables (``-e @FILE``) and ``fleet_state``. ``arguments``
-    are Ansible's ``context.CLIARGS``. ``default_inventory`` lists the inventories that Ansible uses
-    without ``-i``; for these no option is needed.
+    These are the inventories, the passwords of their vaults, files of variables (``-e @FILE``) and
+    ``fleet_state``. ``arguments`` are Ansible's ``context.CLIARGS``. ``default_inventory`` lists
+    the inventories that Ansible uses without ``-i``; for these no option is needed.
     """
     options: list[str] = []
     inventories = [str(source) for source in arguments.get("inventory") or ()]
     if inventories != [str(source) for source in default_inventory]:
         for source in inventories:
             options += ["-i", _relative_path(source)]
+    for vault_id in arguments.get("vault_ids") or ():
+        options += ["--vault-id", str(vault_id)]
+    for file in arguments.get("vault_password_files") or ():
+        options += ["--vault-password-file", _relative_path(str(file))]
     for extra_vars in map(str, arguments.get("extra_vars") or ()):
         if extra_vars.startswith("@"):
             options += ["-e", extra_vars]
@@ -40,10 +47,10 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
 
 
 def with_fleet_options(text: str, options: str) -> str:
-    """Return ``text`` with ``options`` added to each ``ansible-playbook NAME.yml`` in it."""
+    """Return ``text`` with ``options`` added to each of Ansible's commands in it."""
     if not options:
         return text
-    return _PLAYBOOK.sub(lambda match: f"{match[0]}{options} ", text)
+    return _COMMAND.sub(lambda match: f"{match[0]}{options} ", text)
 
 
 def _relative_path(source: str) -> str:
