@@ -15,10 +15,13 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_proof imp
     prove_worker,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
+from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
 from ansible_collections.tpufleet.core.plugins.modules.python_env import read_proof
 
 from harness.playbooks import ROOT
 from tests.collections.modules.test_launchers import free_port
+from tests.collections.running_modules import call_module
 from tests.collections.runs.test_playbook_process import is_running
 from tests.localcloud.api.local_api import wait_for
 
@@ -233,3 +236,18 @@ def test_an_environment_is_proven_again_for_another_proof(tmp_path, content, nam
     proof = read_proof(tmp_path / "env.proof.json", name)
 
     assert proof == (json.loads(content) if is_valid else None)
+
+
+def test_the_warning_about_a_skipped_proof_names_the_setup_that_does_not_skip_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    monkeypatch.setattr(env_module, "WorkerPaths", lambda: WorkerPaths(tmp_path))
+    monkeypatch.setattr(env_module, "holders", lambda _glob: ["pid 5 holds /dev/accel0"])
+
+    call_module("python_env", check=True, lock="", device_glob="/dev/accel*")
+
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "env_proof jax did not run, because pid 5 holds /dev/accel0" in warning
+    assert "ansible-playbook setup.yml -e renew=true" in warning

@@ -296,8 +296,8 @@ def main() -> None:
         needs_proof = proof is None and not device_holders
         if device_holders and proof is None:
             module.warn(
-                f"env_proof {options['proof']} did not run, because {device_holders[0]}. Run setup "
-                "again when no run is active"
+                f"env_proof {options['proof']} did not run, because {device_holders[0]}. When no "
+                "run is active, run: ansible-playbook setup.yml -e renew=true"
             )
         if not module.check_mode:
             with one_at_a_time(SETUP):
