@@ -111,9 +111,17 @@ class Fleet:
                     target.write_text(filled.replace("NAME", name))
 
     def train(
-        self, _env: dict[str, str] | None = None, *, fails: bool = False, **variables: Any
+        self,
+        _env: dict[str, str] | None = None,
+        *,
+        fails: bool = False,
+        checks: bool = False,
+        **variables: Any,
     ) -> str:
-        """Run train.yml, which must succeed, or fail with ``fails``; return its output."""
+        """Run train.yml, which must succeed, or fail with ``fails``; return its output.
+
+        With ``checks``, run it in check mode.
+        """
         (self.folder / "answers").write_text(json.dumps(self.answers))
         (self.folder / "calls").write_text("")
         extra_vars = {
@@ -128,6 +136,7 @@ class Fleet:
         }
         playbook = str(Path(sys.executable).with_name("ansible-playbook"))
         arguments = ["-i", self.folder / "hosts.yml", "-e", json.dumps(extra_vars), "train.yml"]
+        arguments += ["--check"] if checks else []
         result = subprocess.run(
             [playbook, *arguments],
             cwd=self.folder,
@@ -295,7 +304,12 @@ def test_a_launch_keeps_secrets_of_a_vault_out_of_the_record_and_names_others_an
     assert "ansible-vault edit INVENTORY/group_vars/all/secrets.yml" in output
     assert "planted" not in everything
     assert re.search("run mine: this launch differs from the last one in .*command or set", output)
-    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in output
+    assert "launch the run again with the earlier settings" in output
+    # The record now has the new launch, so restart.yml would not bring the earlier one back.
+    assert "restart.yml" not in output
+    fleet.answers["checked"] = ABSENT
+    preview = fleet.train(env, command="python main.py slower", checks=True)
+    assert "playbooks/restart.yml -e run=mine -e even_if_stopped=true" in preview
 
 
 @dataclass

@@ -148,7 +148,7 @@ class ActionModule(ActionBase):
                 for result in results
             },
             "notes": [
-                changed_launch_text(result.launch.run, result.changes)
+                changed_launch_text(result.launch.run, result.changes, check=self._task.check_mode)
                 for result in results
                 if result.changes
             ],

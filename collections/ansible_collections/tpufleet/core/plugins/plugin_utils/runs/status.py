@@ -249,13 +249,20 @@ def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error:
     return ": ".join(filter(None, (state_text(state), reasons, action)))
 
 
-def changed_launch_text(run: str, fields: Iterable[str]) -> str:
-    """Format a warning that a launch differs in ``fields`` from the last launch of the run."""
+def changed_launch_text(run: str, fields: Iterable[str], *, check: bool) -> str:
+    """Format a warning that a launch differs in ``fields`` from the last launch of the run.
+
+    Only in check mode (``check``), the warning suggests restart.yml, which repeats the recorded
+    launch: afterwards, the record has this launch.
+    """
     names = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
-    return (
-        f"run {run}: this launch differs from the last one in {names}. To resume the run as it "
-        f"was: ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
-    )
+    fix = "If you did not intend this, launch the run again with the earlier settings"
+    if check:
+        fix = (
+            "To resume the run as it was: "
+            f"ansible-playbook playbooks/restart.yml -e run={run} -e even_if_stopped=true"
+        )
+    return f"run {run}: this launch differs from the last one in {names}. {fix}"
 
 
 def event_text(event: Event) -> str:
