@@ -149,6 +149,8 @@ def test_create_suggests_filling_a_disk_that_a_tpu_is_missing(api):
     assert "data_disks is nothing, expected corpus (read-only). Fill" in result.msg
     (other,) = make(api, POD | {"accelerator_type": "v4-32"})
     assert "which can't be changed. Recreate it" in other.msg
+    # Without -e tpu=, create.yml would also recreate the fleet's other TPUs that differ.
+    assert "playbooks/create.yml -e tpu=demo -e recreate=true" in other.msg
 
 
 def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):

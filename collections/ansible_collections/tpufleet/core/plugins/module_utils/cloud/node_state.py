@@ -231,6 +231,6 @@ def _different(spec: NodeSpec, node: Node, differences: Differences) -> errors.D
             f"playbooks/fill_disk.yml -e disk={unattached[0].name} -e source=DIRECTORY"
         )
     return errors.Different(
-        f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml -e "
-        "recreate=true (in a task: recreate: true)"
+        f"{text}, which can't be changed. Recreate it: ansible-playbook playbooks/create.yml "
+        f"-e tpu={node.name} -e recreate=true (in a task: recreate: true)"
     )
