@@ -164,6 +164,7 @@ def test_the_module_does_not_stop_a_tpu_with_another_id(scripted):
     assert set(scripted.methods()) == {"GET"}
 
 
+@pytest.mark.parametrize("check", [False, True], ids=["", "check mode"])
 @pytest.mark.parametrize(
     ("reply", "kind", "fix"),
     [
@@ -172,10 +173,10 @@ def test_the_module_does_not_stop_a_tpu_with_another_id(scripted):
     ],
     ids=["missing", "preempted"],
 )
-def test_the_error_about_starting_a_dead_tpu_has_the_fix(client, scripted, reply, kind, fix):
+def test_the_error_about_starting_a_dead_tpu_has_the_fix(client, scripted, reply, kind, fix, check):
     scripted.script = [reply]
     with pytest.raises(kind, match=fix):
-        ensure_power(client, ZONE, "demo", started=True, timeout=600)
+        ensure_power(client, ZONE, "demo", started=True, timeout=600, check=check)
 
 
 RICH = replace(

@@ -117,6 +117,11 @@ def ensure_power(
             raise errors.Different(
                 f"can't {action}: it was recreated meanwhile. Run the playbook again"
             )
+        if node and node.is_lost:
+            raise errors.Different(
+                f"can't {action}: it is {node.state} and must be recreated: "
+                f"ansible-playbook playbooks/create.yml -e tpu={name}"
+            )
         return node
 
     node = read()
@@ -128,11 +133,6 @@ def ensure_power(
         return Outcome(node.state != goal, f"{action}: it is {node.state}", before, after, node)
     pauses, requested = 0, False
     while node.state != goal:
-        if node.is_lost:
-            raise errors.Different(
-                f"can't {action}: it is {node.state} and must be recreated: "
-                f"ansible-playbook playbooks/create.yml -e tpu={name}"
-            )
         if node.state == ("STOPPED" if started else "READY"):
             requested = True
             # Ignore a lost response: the next read shows whether the request has taken effect.
