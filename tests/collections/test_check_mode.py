@@ -118,11 +118,12 @@ def create_resources(api: LocalApi) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Whether a run of a module reported a change, its diff, and how many changes the API got."""
+    """What a run of a module reported, and how many changes the API got."""
 
     changed: bool
     requests: int
     diff: object
+    message: str
 
 
 def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
@@ -141,7 +142,8 @@ def run_step(api: LocalApi, key: str, *, check: bool) -> Step:
     else:
         result = call_module(name, check=check, **options)
     assert not result.get("failed"), result
-    return Step(result["changed"], len(changes(api.log())) - before, result.get("diff"))
+    requests = len(changes(api.log())) - before
+    return Step(result["changed"], requests, result.get("diff"), result.get("msg", ""))
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +168,10 @@ def test_check_mode_and_a_second_run_change_nothing(steps, key):
     assert (first.changed, first.requests > 0) == (changing, changing)
     assert first.diff == checked.diff
     assert (second.changed, second.requests) == (False, 0)
+
+
+@pytest.mark.parametrize("key", [key for key, (_, is_changing) in TABLE.items() if is_changing])
+def test_only_check_mode_reports_that_something_would_change(steps, key):
+    checked, first, second = (step.message for step in steps[key])
+
+    assert ("would be " in checked, "would be " in first + second) == (bool(checked), False)

@@ -145,12 +145,13 @@ def outcome_of(
         if spec.metadata is not None:
             existing = before.metadata if before and not created else {}
             planned["metadata"] = _digests(_merged_metadata(existing, spec.metadata))
-    verb = "is unchanged"
+    verb = "changed" if changed else "unchanged"
     if created:
-        verb = "is recreated" if before else "is created"
-    elif changed:
-        verb = "is changed"
-    return Outcome(changed, f"TPU {spec.where} {verb}", observed, planned, after or before)
+        verb = "recreated" if before else "created"
+    auxiliary = "would be" if changed and after is None else "is"
+    return Outcome(
+        changed, f"TPU {spec.where} {auxiliary} {verb}", observed, planned, after or before
+    )
 
 
 def _merged_metadata(existing: Mapping[str, str], desired: Mapping[str, str]) -> dict[str, str]:

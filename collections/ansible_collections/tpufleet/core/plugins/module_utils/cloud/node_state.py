@@ -129,8 +129,10 @@ def ensure_power(
         raise errors.NotFound(f"can't {action}: it does not exist. Create it with state: present")
     before = {"name": name, "zone": zone, "state": node.state}
     after = before | {"state": goal}
+    change = "started" if started else "stopped"
     if node.state == goal or check:
-        return Outcome(node.state != goal, f"{action}: it is {node.state}", before, after, node)
+        state = f"is {goal} already" if node.state == goal else f"would be {change}"
+        return Outcome(node.state != goal, f"TPU {node.where} {state}", before, after, node)
     pauses, requested = 0, False
     while node.state != goal:
         if node.state == ("STOPPED" if started else "READY"):
@@ -147,8 +149,7 @@ def ensure_power(
         if node.state != goal:
             api.polling.pause(action, pauses, deadline)
             pauses += 1
-    change = "is started" if started else "is stopped"
-    return Outcome(requested, f"TPU {node.where} {change}", before, after, node)
+    return Outcome(requested, f"TPU {node.where} is {change}", before, after, node)
 
 
 def read_node(api: TpuApi, zone: str, name: str) -> Node | None:
