@@ -33,6 +33,7 @@ from harness.scripted_api import Reply, Request, ScriptedApi, error
 from tests.collections.error_lines.bad import nowhere
 from tests.collections.modules.test_env_copy import fake_ssh, serve
 from tests.collections.package_index import digest_of, make_wheel
+from tests.collections.running_modules import run_module
 
 UV, PYTHON = Path(sys.prefix) / "bin/uv", Path(sys.executable)
 ENV_A, ENV_B = "a" * 16, "b" * 16
@@ -318,6 +319,18 @@ def test_unused_wheels_are_removed_and_used_ones_stay(tmp_path, index, make):
     index.api.asked.clear()
     assert is_complete(make(ENV_A, apple + pear))
     assert index.asked == ["apple"]
+
+
+def test_check_mode_shows_which_environments_would_be_removed(tmp_path, systemctl):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(PYTHON)
+    (tmp_path / "envs" / ENV_A).mkdir(parents=True)
+    constants = {"ROOT": str(tmp_path), "ETC_DIR": str(tmp_path / "etc")}
+
+    result = run_module("python_env", check=True, lock="apple==1.0", keep=0, constants=constants)
+
+    assert result["removed"] == [ENV_A]
+    assert (tmp_path / "envs" / ENV_A).is_dir()
 
 
 def test_an_environment_is_created_from_wheels_whose_hashes_are_checked(tmp_path):

@@ -20,7 +20,10 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env im
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
-from ansible_collections.tpufleet.core.plugins.modules.python_env import remove_unused_files
+from ansible_collections.tpufleet.core.plugins.modules.python_env import (
+    remove_unused_files,
+    unused_environments,
+)
 from ansible_collections.tpufleet.core.plugins.modules.python_toolchain import install_python
 
 ENV_A, ENV_B, ENV_C, ENV_D = (letter * 16 for letter in "abcd")
@@ -179,11 +182,11 @@ def test_without_an_answer_of_systemd_no_environment_is_removed(tmp_path, system
     monkeypatch.setattr(env_module, "CACHE", tmp_path / "cache")
     create_environments(tmp_path, ENV_B)
     systemctl.write_text("#!/bin/sh\necho Failed to connect to bus >&2\nexit 1\n")
-    options = {"keep": 0, "lock": ""}
+    options, env = {"keep": 0, "lock": ""}, tmp_path / ENV_A
 
     with pytest.raises(RunError, match="Failed to connect to bus"):
-        remove_unused_files(options, tmp_path / ENV_A)
-    assert (tmp_path / ENV_B).is_dir()
+        unused_environments(options, env)
 
     systemctl.write_text("#!/bin/sh\n")
-    assert remove_unused_files(options, tmp_path / ENV_A) == [ENV_B]
+    remove_unused_files(options, unused_environments(options, env), env)
+    assert not (tmp_path / ENV_B).exists()

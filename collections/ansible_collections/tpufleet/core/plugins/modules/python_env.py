@@ -93,8 +93,8 @@ needs:
   returned: wheels are missing and O(source=controller)
   type: dict
 removed:
-  description: Names of the removed environments.
-  returned: success
+  description: Names of the removed environments; in check mode, of those that would be removed.
+  returned: success, unless O(leader_only) is set
   type: list
 proof:
   description: The new or stored result of the proof, with its name, package versions, platform and
@@ -227,14 +227,17 @@ def from_index(options: dict, env: Path, python: Path, leaders_first: bool) -> s
     return warning
 
 
-def remove_unused_files(options: dict, env: Path) -> list[str]:
-    """Remove unused environments and downloads; return the names of the removed environments.
-
-    A leader keeps the downloads of its environments, because the other workers copy them. Raises
-    RunError, before anything is removed, if it is unknown which runs are active.
-    """
+def unused_environments(options: dict, env: Path) -> list[Path]:
+    """List the environments to remove. Raises RunError if it is unknown which runs are active."""
     used = used_by_processes() | used_by_runs(WorkerPaths().etc / "runs", active_runs())
-    to_remove = prunable(env.parent, env.name, used, options["keep"])
+    return prunable(env.parent, env.name, used, options["keep"])
+
+
+def remove_unused_files(options: dict, to_remove: list[Path], env: Path) -> None:
+    """Remove the environments ``to_remove`` and unused downloads.
+
+    A leader keeps the downloads of its environments, because the other workers copy them.
+    """
     for unused in to_remove:
         lock_file = unused / "requirements.lock"
         if lock_file.is_file():
@@ -250,7 +253,6 @@ def remove_unused_files(options: dict, env: Path) -> list[str]:
         remove_unused(CACHE / UV_CACHE)
     for leftover in (*env.parent.glob(".*.cache"), *env.parent.glob(".*.taken")):
         shutil.rmtree(leftover, ignore_errors=True)
-    return [unused.name for unused in to_remove]
 
 
 def main() -> None:
@@ -269,7 +271,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    options, paths, removed = module.params, WorkerPaths(), []
+    options, paths = module.params, WorkerPaths()
     python = paths.root / "bin/python"
     if options["leader_only"] and (module.check_mode or has_leader()):
         module.exit_json(changed=False, id="", path="", proof={})
@@ -299,9 +301,12 @@ def main() -> None:
                 f"env_proof {options['proof']} did not run, because {device_holders[0]}. When no "
                 "run is active, run: ansible-playbook setup.yml -e renew=true"
             )
-        if not module.check_mode:
+        if module.check_mode:
+            unused = unused_environments(options, env)
+        else:
             with one_at_a_time(SETUP):
-                removed = remove_unused_files(options, env)
+                unused = unused_environments(options, env)
+                remove_unused_files(options, unused, env)
             if needs_proof:
                 proof = run_proof(options, env)
                 proof_file.write_text(json.dumps(proof) + "\n", encoding="utf-8")
@@ -316,7 +321,8 @@ def main() -> None:
         )
     except OSError as error:
         module.fail_json(msg=os_error_text(error))
-    if removed:
+    removed = [path.name for path in unused]
+    if removed and not module.check_mode:
         module.log(f"removed unused environments: {', '.join(removed)}")
     after = f"{env}\n" + "".join(f"{name}\n" for name in packages(options["lock"]))
     module.exit_json(
