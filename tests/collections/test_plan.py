@@ -128,6 +128,15 @@ def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
     assert plan.dead_requests == []
 
 
+def test_a_waiting_request_holds_quota_and_its_tpu_needs_no_more():
+    fleet = [DEMO | {"accelerator_type": "v4-8", "spot": True}, DEMO | {"name": "other"}]
+    plan = planned(fleet, [], [request("WAITING_FOR_RESOURCES")])
+    assert plan.chips == [
+        {"quota": "v4 on demand in us-central2-b", "held": 0, "wanted": 8, "dead": 0},
+        {"quota": "v4 spot in us-central2-b", "held": 4, "wanted": 0, "dead": 0},
+    ]
+
+
 @pytest.mark.parametrize(
     ("end_date", "days_left", "warned"),
     [

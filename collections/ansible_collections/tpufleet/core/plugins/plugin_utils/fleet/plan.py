@@ -40,8 +40,8 @@ class Plan:
         foreign: existing TPUs that neither belong to this fleet nor are in the fleet file.
         dead_requests: failed or suspended queued resources, which still hold quota.
         waiting_requests: other queued resources without TPUs.
-        chips: for each quota, the chips that TPUs hold, that ``missing`` TPUs need in addition,
-            and that ``dead_requests`` hold.
+        chips: for each quota, the chips that TPUs and ``waiting_requests`` hold, that ``missing``
+            TPUs need in addition, and that ``dead_requests`` hold.
         days_left: days until the TPU grant ends, negative after its end; None if it has no end.
         warnings: about ``dead_requests``, and a grant that ends soon.
         errors: a message if the grant has ended; the playbook continues.
@@ -150,7 +150,7 @@ def make_plan(
         waiting_requests=[
             request_description(request) for request in unfulfilled if not request.is_dead
         ],
-        chips=_chips(nodes, missing, dead),
+        chips=_chips(nodes, missing, unfulfilled),
         days_left=days_left,
         warnings=tuple(_warnings(dead, grant_ends, days_left)),
         errors=(f"{_grant_line(days_left)} ({grant_ends}): {_AFTER_GRANT}",)
@@ -192,17 +192,26 @@ def _missing(tpu: FleetEntry, old: Node | None) -> dict[str, Any]:
 
 
 def _chips(
-    nodes: Iterable[Node], missing: Iterable[NodeSpec], dead: Iterable[QueuedResource]
+    nodes: Iterable[Node], missing: Iterable[NodeSpec], requests: Sequence[QueuedResource]
 ) -> list[dict[str, Any]]:
+    """Return the chips of each quota. ``requests`` are the queued resources without a TPU."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: {"held": 0, "wanted": 0, "dead": 0})
     for node in nodes:
         # A preempted TPU is still listed, but holds no chips.
         if not node.is_lost:
             counts[str(Quota.of(node))]["held"] += chips_of(node.accelerator_type)
+    for request in requests:
+        counts[str(Quota.of(request))]["dead" if request.is_dead else "held"] += request.chips
+    requested = {
+        (request.zone, name)
+        for request in requests
+        if not request.is_dead
+        for name in request.nodes
+    }
     for spec in missing:
-        counts[str(Quota.of(spec))]["wanted"] += chips_of(spec.kind)
-    for request in dead:
-        counts[str(Quota.of(request))]["dead"] += request.chips
+        # The chips of a TPU that waits in the queue are held already.
+        needed = 0 if (spec.zone, spec.name) in requested else chips_of(spec.kind)
+        counts[str(Quota.of(spec))]["wanted"] += needed
     return [{"quota": quota, **count} for quota, count in sorted(counts.items())]
 
 
