@@ -112,7 +112,7 @@ def follow(monkeypatch, tmp_path):
     """Return a function that runs run_follow for worker w0.
 
     Each module call returns or raises the next of ``answers``. The function returns the action's
-    result, the displayed lines, and the value of ``since`` in each module call.
+    result, the displayed lines, and the values of ``since`` and ``lines`` in each module call.
     """
     monkeypatch.setattr(run_follow, "GATHER_SECONDS", 0)
     monkeypatch.setattr(run_follow.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
@@ -128,7 +128,7 @@ def follow(monkeypatch, tmp_path):
         action.validate_argument_spec = lambda **_: (None, {"run": None, "lines": 10, **options})
 
         def ask(module_args, **_):
-            requested.append(module_args.get("since"))
+            requested.append((module_args.get("since"), module_args.get("lines")))
             result = next(results)
             if isinstance(result, Exception):
                 raise result
@@ -151,8 +151,23 @@ def test_the_active_run_is_followed_from_the_end_of_the_last_answer(follow):
     )
 
     assert displayed == ["w0: a", "w0: b", "w0: c", "w0: --- done"]
-    assert requested == [None, -1, 4, 4, 6]
+    assert requested == [(None, None), (-1, 10), (4, 10), (4, 10), (6, 10)]
     assert (result["run"], result["state"]) == ("mine", "done")
+
+
+def test_a_failed_module_ends_the_following_with_its_error(follow):
+    with pytest.raises(AnsibleActionFail, match="there is no run mine"):
+        follow({"failed": True, "msg": "there is no run mine"}, run="mine")
+
+
+def test_an_entry_of_a_fork_is_shown_when_its_line_is_complete(tmp_path):
+    file, bytes_read = tmp_path / "0.jsonl", {"w0": 0}
+    file.write_text('{"lines": ["a"]}\n{"lin')
+    assert run_follow.new_entries(file, bytes_read, "w0") == [{"lines": ["a"]}]
+
+    with file.open("a") as stream:
+        stream.write('es": ["b"]}\n')
+    assert run_follow.new_entries(file, bytes_read, "w0") == [{"lines": ["b"]}]
 
 
 def test_followed_lines_carry_no_control_characters_to_a_terminal(follow):
