@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import collect_outputs
 from ansible_collections.tpufleet.core.plugins.action.collect_outputs import (
     COLLECTED,
     MAX_CALLS,
@@ -27,6 +28,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.summary impo
 from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs.uncollected import uncollected
 
 from harness.stored_output import EXITS, START_TIME, attempt, content_of, jsonl, line
+from tests.collections.running_actions import run_action
 from tests.collections.running_modules import run_module
 
 OBJECTS = attempt(log=b"one\ntwo\n", metrics=b"{}\n", end=EXITS["crashed"])
@@ -82,7 +84,8 @@ def test_a_worker_whose_output_is_being_copied_is_not_asked_again(tmp_path):
     worker, other = Worker(OBJECTS), Worker(OBJECTS)
 
     def ask(state):
-        assert not collect(tmp_path, "pod-w0", other)["changed"]
+        nothing = {"changed": False, "files": 0, "more": False}
+        assert collect(tmp_path, "pod-w0", other) == nothing
         assert collect(tmp_path, "pod-w1", Worker(OBJECTS))["changed"] == (not state)
         return worker(state)
 
@@ -161,6 +164,55 @@ def test_a_hostile_file_is_skipped_with_a_warning(tmp_path, hostile):
     files = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
     assert len(files) == len(OBJECTS) + 1
     assert json.loads(states(tmp_path / "outputs")[0].read_text()) == {"done": 1}
+
+
+@pytest.fixture
+def collect_mine(monkeypatch):
+    """Return a function that runs the action for the run mine with a worker's ``answer``.
+
+    The function returns the action's result and the options of the module run_output.
+    """
+
+    def run(answer, folder, *, check=False):
+        requested = []
+        monkeypatch.setattr(
+            collect_outputs.ActionModule,
+            "_execute_module",
+            lambda _, module_args, **__: requested.append(module_args) or answer,
+        )
+        options = {"directory": str(folder), "run": "mine"}
+        host = {"inventory_hostname": "w0"}
+        return run_action(collect_outputs, host, check=check, **options), requested
+
+    return run
+
+
+ONE_FILE = {"files": [file("mine/1/0/exit.json", b"{}")], "state": {}, "more": False}
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_output_of_the_named_run_is_requested_and_stored_unless_in_check_mode(
+    tmp_path, collect_mine, check
+):
+    result, requested = collect_mine(ONE_FILE, tmp_path / "outputs", check=check)
+
+    assert result["changed"]
+    assert requested == [{"state": {}, "runs": ["mine"]}]
+    assert (tmp_path / "outputs").exists() == (not check)
+
+
+@pytest.mark.parametrize(
+    ("answer", "folder", "error"),
+    [({}, "outputs", "no list of files"), (ONE_FILE, "file/outputs", "Not a directory")],
+)
+def test_an_error_is_returned_and_not_raised(tmp_path, collect_mine, answer, folder, error):
+    """Ansible ignores a task's failed_when if the action raises an exception."""
+    (tmp_path / "file").touch()
+
+    result, _ = collect_mine(answer, tmp_path / folder)
+
+    assert result["failed"]
+    assert error in result["msg"]
 
 
 def test_nothing_is_stored_on_a_disk_that_is_nearly_full(tmp_path, monkeypatch):

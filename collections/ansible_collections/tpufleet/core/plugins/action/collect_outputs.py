@@ -82,7 +82,7 @@ def collect(
     path = directory / COLLECTED / f"{hashlib.sha256(host.encode()).hexdigest()}.json"
     if is_dry:
         answer = call_module(read_state(path))
-        if answer.get("failed") or answer.get("unreachable"):
+        if answer.get("failed"):
             return dict(answer)
         files = len(files_of(answer))
         return {"changed": bool(files), "files": files, "more": False}
@@ -102,7 +102,7 @@ def _collect(
     skipped: list[str] = []
     for _ in range(MAX_CALLS):
         answer = call_module(state)
-        if answer.get("failed") or answer.get("unreachable"):
+        if answer.get("failed"):
             return dict(answer)
         errors = write(store, files_of(answer))
         files += len(files_of(answer)) - len(errors)
