@@ -6,12 +6,14 @@ import signal
 import sys
 from contextlib import suppress
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.template import trust_as_template
 from ansible_collections.tpufleet.core.plugins.action import watch as watch_action
 from ansible_collections.tpufleet.core.plugins.plugin_utils.fleet.ownership import LABEL
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.upkeep import UpkeepOutcome
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat import (
     read_heartbeats,
 )
@@ -243,14 +245,45 @@ def test_only_a_pass_over_all_runs_needs_a_valid_fleet_to_delete_idle_tpus(
     assert len(result["runs"]) == 1
 
 
-def test_a_tpu_in_a_zone_that_the_inventory_does_not_list_is_not_recreated(local_api, fleet):
+def test_a_pass_that_deletes_an_idle_tpu_names_it_and_has_changed_something(
+    local_api, fleet, monkeypatch
+):
+    upkeep = SimpleNamespace(run=lambda *_: UpkeepOutcome(["pod"]))
+    monkeypatch.setattr(watch_action, "Upkeep", lambda *_: upkeep)
+
+    result = watch_pass(local_api, fleet)
+
+    assert (result["changed"], result["deleted_tpus"]) == (True, ["pod"])
+    assert result["lines"] == ["no run has a record"]
+
+
+def test_a_pass_over_one_run_fails_only_because_of_the_record_of_this_run(local_api, fleet):
+    for run in ("done", "other"):
+        write(fleet, record_fields(run, wanted="done"), run)
+    for run in ("damaged", "also-damaged"):
+        write(fleet, "invalid", run)
+
+    for run, fails in (("done", False), ("damaged", True)):
+        result = watch_pass(local_api, fleet, run=run)
+        assert [(each["run"], each["failed"]) for each in result["runs"]] == [(run, fails)]
+        assert result["failed"] == fails
+
+
+@pytest.mark.parametrize(
+    ("zone", "action"),
+    [("europe-west4-b", "nothing"), (ZONE, "recreate")],
+    ids=["a zone that the inventory does not list", "its zone"],
+)
+def test_a_lost_tpu_is_recreated_only_if_the_inventory_lists_its_zone(
+    local_api, fleet, zone, action
+):
     keep_release(fleet)
     write(fleet, record_fields())
-    api = api_variable(local_api) | {"zones": ["europe-west4-b"]}
+    api = api_variable(local_api) | {"zones": [zone]}
 
     (outcome,) = watch_pass(local_api, fleet, check=True, api=api)["runs"]
 
-    assert (outcome["action"], outcome["failed"]) == ("nothing", False)
+    assert (outcome["action"], outcome["failed"]) == (action, False)
 
 
 def test_a_pass_succeeds_although_its_heartbeat_cannot_be_written(local_api, fleet, capsys):
