@@ -63,7 +63,8 @@ def logged_errors(message: str) -> Iterator[None]:
     try:
         yield
     except Exception as err:  # gcsfs, google-auth, aiohttp and JAX raise their own error types
-        log.warning("%s: %s", message, one_line(err))
+        if threading.main_thread().is_alive():  # at exit, requests of other threads fail
+            log.warning("%s: %s", message, one_line(err))
 
 
 def _is_refused(err: Exception) -> bool:

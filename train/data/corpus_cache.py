@@ -5,7 +5,6 @@ preempted TPU loses its disks, so without the copy the next TPU would have to do
 again, from a package registry or the Hugging Face Hub, and tokenize it.
 """
 
-import atexit
 import logging
 import os
 import re
@@ -90,8 +89,6 @@ class CorpusCache:
         """Keep the corpora in ``location``, a directory or gs://bucket/prefix of the run."""
         self._location = location
         self._damaged: set[str] = set()
-        self._exiting = threading.Event()
-        atexit.register(self._exiting.set)
 
     def with_own_tokenizer(self, cfg: DataConfig, is_writer: bool = False) -> DataConfig:
         """Return the config with the path of a tokenizer instead of its name at Hugging Face.
@@ -184,20 +181,15 @@ class CorpusCache:
 
     def upload(self, directory: Path) -> None:
         """Upload a prepared corpus to the cache, unless the cache has an intact copy of it."""
-        try:
+        with logged_errors(
+            f"{self._location}: the corpus cannot be uploaded, so a new TPU prepares it again"
+        ):
             read_meta(directory)
             filesystem, root = open_filesystem(f"{self._location}/{directory.name}")
             paths = sorted(directory.iterdir(), key=lambda path: path.name == META)
             if directory.name in self._damaged or not filesystem.exists(f"{root}/{META}"):
                 for path in paths:
                     self._put(filesystem, path, f"{root}/{path.name}")
-        except Exception as err:
-            if not self._exiting.is_set():
-                log.warning(
-                    "%s: the corpus cannot be uploaded, so a new TPU prepares it again: %s",
-                    self._location,
-                    one_line(err),
-                )
 
     def _put(self, filesystem: Any, path: Path, target: str) -> None:
         if "://" not in self._location:  # a directory: try a hard link first

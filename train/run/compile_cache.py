@@ -7,7 +7,6 @@ of this process. This module fills the directory from the bucket before the firs
 uploads new programs during training.
 """
 
-import atexit
 import logging
 import os
 import threading
@@ -45,9 +44,7 @@ def sync(contract: Contract) -> None:
         programs.download()
         jax.config.update("jax_compilation_cache_dir", str(cache))
         if contract.process_id == 0:  # in other processes, JAX writes no cache
-            stop = threading.Event()
-            atexit.register(stop.set)
-            threading.Thread(target=programs.upload_periodically, args=[stop], daemon=True).start()
+            threading.Thread(target=programs.upload_periodically, daemon=True).start()
 
 
 class Programs:
@@ -89,14 +86,15 @@ class Programs:
             if missing:
                 log.info("downloaded %d compiled programs from %s", len(missing), self._location)
 
-    def upload_periodically(self, stop: threading.Event) -> None:
-        """Upload new programs until ``stop`` is set; warn of the first failure only."""
+    def upload_periodically(self) -> None:
+        """Upload new programs until the process exits; warn of the first failure only."""
         report = log.warning
-        while not stop.wait(UPLOAD_INTERVAL_SECONDS):
+        while True:
+            time.sleep(UPLOAD_INTERVAL_SECONDS)
             try:
                 self.upload()
             except Exception as err:
-                if not stop.is_set():
+                if threading.main_thread().is_alive():
                     report(
                         "%s: programs cannot be uploaded, so a new TPU compiles them again: %s",
                         self._location,
