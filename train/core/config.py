@@ -14,6 +14,7 @@ from train.data.config import DataConfig, source_problems
 from train.strict import Bound, ConfigError, overlay, read, section
 
 type Count = Annotated[int, Bound(minimum=1)]
+type CountOrZero = Annotated[int, Bound(minimum=0)]
 type Steps = Annotated[int, Bound(minimum=1, maximum=2**31 - 1)]
 """Number of steps, limited because the device counts steps in an int32."""
 type Positive = Annotated[float, Bound(minimum=0, above=True)]
@@ -54,7 +55,7 @@ class ModelConfig:
     """Width of one attention head; null means ``width / heads``."""
     width: Count = 128
     """Width of the residual stream."""
-    feedforward: Annotated[int | None, Bound(minimum=0)] = None
+    feedforward: CountOrZero | None = None
     """Width of the feed-forward layer; null means four times ``width``, 0 omits the layer."""
     context: Count = 64
     """Context length in tokens."""
@@ -165,7 +166,7 @@ class OptimizerConfig:
     """Decay rate of AdamW's second moment, the running mean of squared gradients."""
     weight_decay: NotNegative = 0.1
     """Weight decay of matrices; biases and norms have none."""
-    clip: Annotated[float | None, Bound(minimum=0, above=True)] = 1.0
+    clip: Positive | None = 1.0
     """Maximum global gradient norm; null disables clipping."""
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained, by name or pattern: ``["tokens_vd", "*norm*"]``. An unknown
@@ -176,7 +177,7 @@ class OptimizerConfig:
 class LoraConfig:
     """Low-rank adapters (LoRA). With a ``rank`` above 0, only the adapters are trained."""
 
-    rank: Annotated[int, Bound(minimum=0)] = 0
+    rank: CountOrZero = 0
     """Rank of the adapters; 0 disables them."""
     alpha: Positive = 16.0
     """The product of an adapter's matrices is scaled by ``alpha / rank``."""
@@ -209,7 +210,7 @@ class CheckpointConfig:
 class EvaluateConfig:
     """Evaluation: the mean loss of sequences spaced evenly over the held-out text."""
 
-    every: Annotated[int, Bound(minimum=0)] = 0
+    every: CountOrZero = 0
     """Steps between evaluations; 0 disables them."""
     batches: Count = 4
     """Batches of ``batch`` sequences per evaluation."""
@@ -221,10 +222,10 @@ class SampleConfig:
 
     prompt: str = "\n"
     """Beginning of the text; not empty."""
-    length: Annotated[int, Bound(minimum=0)] = 400
+    length: CountOrZero = 400
     """Tokens to generate; 0 generates none. In a run, generation stops after 10 seconds, because
     training, or the save after SIGTERM, waits for it. ``python -m train sample`` has no limit."""
-    every: Annotated[int, Bound(minimum=0)] = 0
+    every: CountOrZero = 0
     """Steps between samples in the log; 0 generates only the one at the end."""
     temperature: NotNegative = 0.8
     """Divisor of the logits; 0 always selects the most likely token."""
@@ -245,7 +246,7 @@ class ReportConfig:
 class ProfileConfig:
     """A jax.profiler trace of some steps, in ``profiles/`` of the run directory."""
 
-    at: Annotated[int, Bound(minimum=0)] = 0
+    at: CountOrZero = 0
     """The trace starts after this step; 0 disables it. Creating the file ``profile`` in the run
     directory also starts a trace."""
     steps: Count = 5
@@ -299,8 +300,7 @@ class Config:
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config file and apply ``dotted.key=value`` overrides (values in YAML).
 
-    Raises ConfigError for a file that is missing or not a YAML mapping, an unknown key, or a value
-    that is not allowed.
+    Raises ConfigError if the file, a key or a value is invalid.
     """
     return build(overlay(read(Path(path)), overrides), source=str(path))
 
