@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from train.core.config import Config
 from train.run.contract import Contract
 from train.run.metrics import Metrics, MetricsLog
-from train.storage import one_line
+from train.storage import logged_errors
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +89,10 @@ class Sender:
             )
 
     def _run(self) -> None:
-        try:
-            with self._service as send:
-                while record := self._records.get():
-                    send(record)
-        except Exception as err:  # the library of a service can raise any error
-            log.warning("%s: %s; the run continues without this report", self._name, one_line(err))
+        message = f"{self._name}: the run continues without this report"
+        with logged_errors(message), self._service as send:
+            while record := self._records.get():
+                send(record)
 
 
 @contextmanager

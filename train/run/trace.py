@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from train.core.config import ProfileConfig
+from train.storage import logged_errors
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +65,15 @@ class Tracer:
 
     def _start(self, step: int, state: dict[str, Any]) -> None:
         directory = self._run_dir / "profiles" / f"step-{step}"
-        try:
+        with logged_errors(f"no trace at step {step}"):
             jax.block_until_ready(state["step"])
             jax.profiler.start_trace(directory)
-        except Exception as err:  # the profiler's error types differ by device
-            log.warning("no trace at step %d: %s", step, " ".join(str(err).split()))
-            return
-        self._until = step + self._cfg.steps
-        log.info("tracing steps %d to %d into %s", step + 1, self._until, directory)
+            self._until = step + self._cfg.steps
+            log.info("tracing steps %d to %d into %s", step + 1, self._until, directory)
 
     def _stop(self, step: int, state: dict[str, Any]) -> None:
         self._until = None
-        try:
+        with logged_errors(f"the trace up to step {step} is lost"):
             jax.block_until_ready(state["step"])
             jax.profiler.stop_trace()
             log.info("traced up to step %d", step)
-        except Exception as err:  # for example a full disk; error types differ by device
-            log.warning("the trace up to step %d is lost: %s", step, " ".join(str(err).split()))
