@@ -81,6 +81,28 @@ def test_a_directory_that_its_process_is_about_to_lock_is_not_locked(
     assert other.exists()
 
 
+FAILING = """
+import atexit, logging, threading, time
+from train.storage import logged_errors
+
+def fail(seconds):
+    with logged_errors("upload"):
+        time.sleep(seconds)
+        raise OSError("closed")
+
+logging.basicConfig(format="%(message)s")
+fail(0)
+threading.Thread(target=fail, args=[0.3], daemon=True).start()
+atexit.register(time.sleep, 1)
+"""
+
+
+def test_an_error_is_logged_unless_the_process_is_exiting():
+    command = [sys.executable, "-c", FAILING]
+    failing = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
+    assert failing.stderr == "upload: OSError: closed\n"
+
+
 class StallingBucket(BaseHTTPRequestHandler):
     """A bucket whose first download sends nothing after the headers."""
 
