@@ -23,7 +23,7 @@ to compare programs with each other, not in place of a measurement.
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from train.compile.cost import attention_flops, collective, hbm_bytes, matmul_flops
@@ -107,77 +107,72 @@ def estimate(hlo: str, slice_: Slice, slices: int = 1) -> Estimate:
 
     ``hlo`` is the compiled program as text.
     """
-    walk = _Walk(slice_, slices)
-    walk.add(parse(hlo))
-    return walk.total
+    total = Estimate()
+    _Walk(total, slice_, slices).add(parse(hlo))
+    return total
 
 
+@dataclass(frozen=True)
 class _Walk:
-    """Sum of the costs of all instructions of a program; each counts as often as it runs."""
+    """Addition of the costs of one computation to ``total``."""
 
-    def __init__(self, slice_: Slice, slices: int) -> None:
-        self._slice, self._slices = slice_, slices
-        self.total = Estimate()
+    total: Estimate
+    slice: Slice
+    slices: int
+    times: float = 1
+    """How often the computation runs."""
+    is_in_loop: bool = False
+    is_async: bool = False
+    """Whether it was started asynchronously, so its collectives overlap with computation."""
+    counted_channels: set[str] = field(default_factory=set, init=False)
+    """Channels of the computation's fused collectives that are in the total already."""
 
-    def add(
-        self,
-        computation: Computation,
-        times: float = 1,
-        is_in_loop: bool = False,
-        is_async: bool = False,
-    ) -> None:
-        """Add the costs of a computation, which runs ``times`` times.
-
-        ``is_in_loop`` says whether a loop contains it. ``is_async`` says whether it was started
-        asynchronously, so that its collectives overlap with other computation.
-        """
-        counted_channels: set[str] = set()
+    def add(self, computation: Computation) -> None:
+        """Add the costs of the computation's instructions, and of those that they run."""
         for instruction in computation.values():
-            opcode = instruction.opcode
+            opcode, computations = instruction.opcode, instruction.computations
             if opcode == "while":
                 count = trip_count(instruction)
                 if count is None:
                     self.total.unknown_loops += 1
                     count = 1
                 body = re.search(r"body=%?([\w.\-]+)", instruction.attributes)[1]
-                is_repeated = is_in_loop or count != 1
-                self.add(instruction.computations[body], times * count, is_repeated, is_async)
+                is_in_loop = self.is_in_loop or count != 1
+                loop = replace(self, times=self.times * count, is_in_loop=is_in_loop)
+                loop.add(computations[body])
             elif opcode in ("call", "async-start", "conditional"):
                 names = re.findall(r"%([\w.\-]+)", instruction.attributes.partition("metadata=")[0])
-                for callee in [n for n in names if n in instruction.computations][:1]:
-                    starts = is_async or opcode == "async-start"
-                    self.add(instruction.computations[callee], times, is_in_loop, starts)
+                for callee in [n for n in names if n in computations][:1]:
+                    is_async = self.is_async or opcode == "async-start"
+                    replace(self, is_async=is_async).add(computations[callee])
             elif kind := collective(instruction):
-                is_overlapped = is_async or opcode.endswith("-start")
-                self._collective(instruction, kind, times, is_overlapped, is_in_loop)
+                is_overlapped = self.is_async or opcode.endswith("-start")
+                self._collective(instruction, kind, is_overlapped)
             elif opcode == "send":
-                self._send(instruction, times, is_in_loop)
+                self._send(instruction)
             elif opcode == "custom-call":
-                self._kernel(instruction, times)
+                self._kernel(instruction)
             elif opcode in ("copy-start", "slice-start"):
                 continue  # they take no time of their own: they overlap with computation
             elif opcode == "fusion" or instruction.cycles is not None:
-                communicates = self._fused_collectives(
-                    instruction, instruction, times, is_in_loop, counted_channels
-                )
-                self._fusion(instruction, times, communicates)
+                self._fusion(instruction, self._fused_collectives(instruction, instruction))
 
-    def _kernel(self, instruction: Instruction, times: float) -> None:
+    def _kernel(self, instruction: Instruction) -> None:
         if '"tpu_custom_call"' not in instruction.attributes:
             return  # custom calls other than Pallas kernels count as 0
-        flops = times * attention_flops(instruction)
-        seconds = flops / (KERNEL_SHARE * self._slice.chip.peak_flops)
+        flops = self.times * attention_flops(instruction)
+        seconds = flops / (KERNEL_SHARE * self.slice.chip.peak_flops)
         self.total.kernel_flops += flops
         self.total.kernel_seconds += seconds
         self.total.seconds_of[f"kernel {instruction.name}"] += seconds
 
-    def _fusion(self, instruction: Instruction, times: float, communicates: bool) -> None:
-        total, chip, cycles = self.total, self._slice.chip, instruction.cycles
-        moved = times * hbm_bytes(instruction)
-        flops = times * matmul_flops(instruction)
+    def _fusion(self, instruction: Instruction, communicates: bool) -> None:
+        total, chip, cycles = self.total, self.slice.chip, instruction.cycles
+        moved = self.times * hbm_bytes(instruction)
+        flops = self.times * matmul_flops(instruction)
         total.matmul_flops += flops
         at_bandwidth = moved / chip.memory_bandwidth
-        kind, seconds = "matmul", times * (cycles or 0) / chip.clock
+        kind, seconds = "matmul", self.times * (cycles or 0) / chip.clock
         if cycles is None:
             if communicates:
                 return
@@ -193,19 +188,10 @@ class _Walk:
         origin = source[1][-60:] if source else ""
         total.seconds_of[f"{kind} {instruction.name} {origin} {instruction.type[:60]}"] += seconds
 
-    def _fused_collectives(
-        self,
-        instruction: Instruction,
-        caller: Instruction,
-        times: float,
-        is_in_loop: bool,
-        counted_channels: set[str],
-    ) -> bool:
+    def _fused_collectives(self, instruction: Instruction, caller: Instruction) -> bool:
         """Add the collectives in the fusion ``instruction``; return whether it has any.
 
-        ``caller`` is the outermost fusion that contains ``instruction``, and runs ``times`` times.
-        ``counted_channels`` are the channels of collectives that are in the total already: these
-        collectives are skipped. The channels of all others are added to the set.
+        ``caller`` is the outermost fusion that contains ``instruction``.
         """
         body, has_collective = instruction.body, False
         is_async = "async" in caller.name or "async" in instruction.called
@@ -215,63 +201,54 @@ class _Walk:
                 has_collective = True
                 channel = re.search(r"channel_id=(\d+)", inner.attributes)
                 key = channel[1] if channel else inner.name
-                if key in counted_channels:
+                if key in self.counted_channels:
                     continue
-                counted_channels.add(key)
+                self.counted_channels.add(key)
                 if kind == "all-reduce" and "scatter" in instruction.called:
                     kind = "reduce-scatter"
-                self._collective(inner, kind, times, is_async, is_in_loop)
+                self._collective(inner, kind, is_async)
             elif inner.opcode == "fusion":
-                has_collective |= self._fused_collectives(
-                    inner, caller, times, is_in_loop, counted_channels
-                )
+                has_collective |= self._fused_collectives(inner, caller)
         return has_collective
 
-    def _collective(
-        self,
-        instruction: Instruction,
-        kind: str,
-        times: float,
-        is_overlapped: bool,
-        is_in_loop: bool,
-    ) -> None:
+    def _collective(self, instruction: Instruction, kind: str, is_overlapped: bool) -> None:
         n, size = self._group_size(instruction), instruction.size()
         if instruction.opcode.endswith("-start"):  # its result also contains its operands
             operands = sum(operand.size() for operand in instruction.operands)
             size = max(size - operands, size // 2)
         if instruction.opcode.startswith("reduce-scatter"):
             size *= n
-        link = self._slice.chip.link_bandwidth
+        link = self.slice.chip.link_bandwidth
         if kind == "collective-permute":
             seconds = size / link
         else:
             # A group of chips along some axes of the torus uses only the links of these axes.
             # Estimate which share of all links this is.
-            share = math.log(max(n, 2)) / math.log(max(self._slice.chips, 2))
-            bandwidth = max(self._slice.links * link * min(share, 1), link)
+            share = math.log(max(n, 2)) / math.log(max(self.slice.chips, 2))
+            bandwidth = max(self.slice.links * link * min(share, 1), link)
             seconds = size * (n - 1) / n / bandwidth * (2 if kind == "all-reduce" else 1)
-        self._add(Transfer(kind, "ICI", is_overlapped, is_in_loop), times, size, seconds)
+        self._add(Transfer(kind, "ICI", is_overlapped, self.is_in_loop), size, seconds)
 
-    def _send(self, instruction: Instruction, times: float, is_in_loop: bool) -> None:
+    def _send(self, instruction: Instruction) -> None:
         """Add a ``send`` to the total, if it is part of a collective between slices.
 
-        ``times`` says how often the ``send`` runs. Such collectives overlap with computation.
+        Such collectives overlap with computation.
         """
         transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
         if not transfer_type:
             return
-        kind, n = transfer_type[1].lower().replace("_", "-"), self._slices
+        kind, n = transfer_type[1].lower().replace("_", "-"), self.slices
         # Do not count the scalar handle that a send also returns.
         size = sum(a.bytes for a in instruction.arrays if a.shape)
-        seconds = size * (n - 1) / n / self._slice.chip.dcn_bandwidth
+        seconds = size * (n - 1) / n / self.slice.chip.dcn_bandwidth
         seconds *= 2 if kind == "all-reduce" else 1
-        self._add(Transfer(kind, "DCN", True, is_in_loop), times, size, seconds)
+        self._add(Transfer(kind, "DCN", True, self.is_in_loop), size, seconds)
 
-    def _add(self, key: Transfer, times: float, size: int, seconds: float) -> None:
+    def _add(self, key: Transfer, size: int, seconds: float) -> None:
         row = self.total.collectives.setdefault(key, Transfers())
-        row.count += times
-        row.bytes += times * size
-        row.seconds += times * seconds
+        row.count += self.times
+        row.bytes += self.times * size
+        row.seconds += self.times * seconds
 
     def _group_size(self, instruction: Instruction) -> int:
         """Return the number of chips in each group of a collective."""
@@ -283,4 +260,4 @@ class _Walk:
             return int(groups[1])
         if groups := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
             return groups[1].count(",") + 1
-        return self._slice.chips
+        return self.slice.chips
