@@ -112,11 +112,11 @@ class ChatTemplate:
         answer as the model has to write it, and only this answer is learned. Raises CorpusError,
         whose message begins with ``origin``, if the template refuses the messages.
         """
-        answers = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
         text = self._text(messages, origin)
+        answers = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
+        texts = [self._around(messages, i, origin) for i in answers]
         spans, end = [], 0
-        for i in answers:
-            before, after = self._around(messages, i, origin)
+        for before, after in texts:
             if not text.startswith(after) or len(before) < end:
                 break
             spans += [Span(text[end : len(before)], False), Span(after[len(before) :], True)]
@@ -124,8 +124,7 @@ class ChatTemplate:
         else:
             yield [*spans, Span(text[end:], False)]
             return
-        for i in answers:
-            before, after = self._around(messages, i, origin)
+        for before, after in texts:
             yield [Span(before, False), Span(after[len(before) :], True)]
 
     def _around(self, messages: list[Message], i: int, origin: str) -> tuple[str, str]:
@@ -145,10 +144,11 @@ class ChatTemplate:
             )
         return before, after
 
-    def _text(self, messages: list[Message], origin: str, **options: bool) -> str:
-        options = {"add_generation_prompt": False} | options
+    def _text(
+        self, messages: list[Message], origin: str, add_generation_prompt: bool = False
+    ) -> str:
         try:
-            return self._render(messages=messages, **options)
+            return self._render(messages=messages, add_generation_prompt=add_generation_prompt)
         except Exception as err:  # a template can raise any error
             raise CorpusError(
                 f"{origin}: the chat template fails: {one_line(err)}. Correct the messages, or set "
