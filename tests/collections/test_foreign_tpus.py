@@ -155,6 +155,7 @@ def test_train_on_an_unmanaged_tpu_warns_that_the_watch_cannot_recreate_it(envir
     output = flat(play(environment, "train.yml", *arguments))
 
     assert "TPU theirs: not managed by this fleet" in output
+    assert "Unless another fleet created it, adopt it: add it to fleet.yml" in output
     assert "create.yml -e tpu=theirs -e adopt=true" in output
 
 

@@ -210,6 +210,7 @@ def test_a_delete_is_scheduled_only_for_a_tpu_of_this_fleet_that_exists(
     local_api.ready("demo")
     foreign = schedule_delete(environment, tmp_path)
     assert "TPU demo: this fleet did not create it" in foreign
+    assert "Unless another fleet created it, adopt it: add it to fleet.yml" in foreign
     local_api.ended(local_api.delete("demo"))
     local_api.ready("demo", labels=OURS)
     assert "a time (at=) needs systemd" in schedule_delete(environment, tmp_path)

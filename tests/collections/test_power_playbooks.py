@@ -71,11 +71,12 @@ def test_a_tpu_that_google_cannot_stop_is_refused_before_any_change(
     power, local_api, fields, reason
 ):
     local_api.ready("solo", **fields)
+    local_api.ready("solo", OTHER_ZONE, **fields)
 
-    output = power("stop", fails=True)
+    output = power("stop", options=("-e", f"zone={ZONE}"), fails=True)
 
     assert f"{reason}: Google stops only TPUs with one worker that are not spot" in output
-    assert "ansible-playbook playbooks/delete.yml -e tpu=solo" in output
+    assert f"ansible-playbook playbooks/delete.yml -e tpu=solo -e zone={ZONE}" in output
     assert local_api.node("solo")["state"] == "READY"
 
 
