@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -85,17 +86,24 @@ def worker_findings(
         problem(
             folded(hosts),
             "refuses this computer's ssh key",
-            _refused_key_fix(tpu, is_foreign, hostvars.get(hosts[0], {}).get("tpu_labels") or {}),
+            _refused_key_fix(tpu, is_foreign, hostvars.get(hosts[0], {})),
         )
         for (tpu, is_foreign), hosts in refused_hosts.items()
     ]
     return findings + failures
 
 
-def _refused_key_fix(tpu: str, is_foreign: bool, labels: Mapping[str, str]) -> str:
+def _refused_key_fix(tpu: str, is_foreign: bool, variables: Mapping[str, Any]) -> str:
+    ssh = variables.get("tpu_ssh") or {}
+    if not is_foreign and ssh.get("os_login"):
+        public_key = shlex.quote(f"{ssh.get('private_key_file') or 'KEY'}.pub")
+        return (
+            "check ssh_user in tpu.yml, and add the key: "
+            f"gcloud compute os-login ssh-keys add --key-file {public_key}"
+        )
     if not is_foreign:
         return f"add the key: ansible-playbook playbooks/create.yml -e tpu={tpu}"
-    if fleet := labels.get(LABEL):
+    if fleet := (variables.get("tpu_labels") or {}).get(LABEL):
         return (
             f"check your own TPU, because this one belongs to the fleet {fleet!r:.80}: "
             "ansible-playbook playbooks/doctor.yml -e tpu=NAME"
