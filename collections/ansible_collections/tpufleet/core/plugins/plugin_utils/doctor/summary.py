@@ -129,7 +129,7 @@ def _failure_finding(
     if host.startswith(f"{tpu}-{zone}-w"):
         tpu = f"{tpu}_{zone}"
     fix = (
-        "wait a minute if it is booting, or recreate its TPU: "
+        "wait a minute if it is booting. If no other check explains this, recreate its TPU: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
