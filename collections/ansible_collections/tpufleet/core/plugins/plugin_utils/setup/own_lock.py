@@ -77,10 +77,11 @@ class Sources:
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def option(self) -> str:
-        """Return the option of setup.yml that selects these sources, for messages."""
-        if self.requirements:
-            return f"-e requirements={self.requirements}"
-        return f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}"
+        """Return the options of setup.yml that select these sources, for messages."""
+        options = [f"-e requirements={self.requirements}"] if self.requirements else []
+        if self.extras:
+            options.append(f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}")
+        return " ".join(options)
 
 
 def own_lock(
@@ -111,14 +112,22 @@ def own_lock(
         path = Path(user_path(requirements, project))
         if path.suffix == ".lock":
             raise AnsibleFilterError(
-                f"requirements={requirements}: this is a lock file. Use it as it is: "
-                f"ansible-playbook setup.yml -e jax_lock={path}"
+                f"requirements={requirements}: this is a lock file. Set jax_lock in place of "
+                f"requirements: {setup_with_lock(path)}"
             )
         return str(path.with_name(f"{path.stem}{f'-{digest}' if parsed_extras else ''}.lock"))
     if not parsed_extras:
         return ""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join((jax_requirements, *parsed_extras)))
     return str(Path(folder).expanduser() / f"{name[:100]}-{digest}.lock")
+
+
+def setup_with_lock(lock: Path) -> str:
+    """Return the command that sets workers up with a lock file.
+
+    It clears the inventory's requirements, which setup.yml refuses beside a lock file.
+    """
+    return f"ansible-playbook setup.yml -e jax_lock={lock} -e requirements= -e worker_extras="
 
 
 def parse_extras(extras: Sequence[str] | str) -> tuple[str, ...]:
@@ -140,7 +149,7 @@ def is_current(sources: Sources, lock: Path) -> bool:
     if not text.startswith(_HEADER):
         raise LockError(
             f"{lock}: setup did not create this lock file, and does not replace it. Rename it, or "
-            f"use it as it is: ansible-playbook setup.yml -e jax_lock={lock}"
+            f"use it as it is: {setup_with_lock(lock)}"
         )
     match = _INPUTS.search(text)
     return bool(match) and match[1] == sources.digest()
