@@ -56,8 +56,18 @@ def test_nothing_starts_on_a_tpu_with_one_worker_without_a_setup_stamp(paths):
     assert verdict["launch"] == []
     assert verdict["problems"]["mine"] == [
         "pod-w1: this worker is not set up for this version of tpufleet. Set it up: "
-        "ansible-playbook setup.yml"
+        "ansible-playbook setup.yml (with the -e tpu=, -e requirements= and -e jax_lock= of this "
+        "launch, if it has them)"
     ]
+
+
+def test_the_setup_of_a_missing_environment_needs_the_requirements_of_the_launch(
+    paths, monkeypatch
+):
+    monkeypatch.setattr(run_start, "is_complete", lambda _: False)
+    (blocker,) = run_start.blockers(LAUNCH, paths)
+
+    assert "is missing. Create it: ansible-playbook setup.yml (with the -e tpu=, -e req" in blocker
 
 
 @pytest.mark.parametrize(

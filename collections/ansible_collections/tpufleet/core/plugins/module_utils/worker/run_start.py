@@ -34,6 +34,10 @@ DROP_INS = Path("/run/systemd/system")
 LIBTPU_LOCKFILE = Path("/tmp/libtpu_lockfile")  # noqa: S108 - libtpu's own path
 END_STRAYS = "End it: ansible-playbook playbooks/kill.yml -e strays=true"
 """Advice for errors about a process that holds a device but belongs to no run."""
+SETUP = (
+    "ansible-playbook setup.yml (with the -e tpu=, -e requirements= and -e jax_lock= of this "
+    "launch, if it has them)"
+)
 
 
 def process_of(params: Mapping[str, Any], paths: WorkerPaths) -> Process:
@@ -126,13 +130,11 @@ def blockers(
             )
     if not is_set_up(paths.root):
         problems.append(
-            "this worker is not set up for this version of tpufleet. Set it up: "
-            "ansible-playbook setup.yml"
+            f"this worker is not set up for this version of tpufleet. Set it up: {SETUP}"
         )
     if not spec.image and not is_complete(paths.python_env(process.python_env)):
         problems.append(
-            f"the Python environment {process.python_env} is missing. Create it: "
-            "ansible-playbook setup.yml"
+            f"the Python environment {process.python_env} is missing. Create it: {SETUP}"
         )
     if device_glob and spec.run not in running:
         problems += [
