@@ -1,7 +1,9 @@
 """What make targets install: ``make env`` installs nothing that only the local cloud needs."""
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,21 @@ def test_larger_lock_files_contain_the_smaller_ones_with_the_same_versions():
     assert EMULATOR in locked("localcloud")
     for smaller, larger in (("controller", "localcloud"), ("localcloud", "dev")):
         assert locked(smaller).items() <= locked(larger).items()
+
+
+def test_a_broken_environment_is_no_reason_to_remove_local_clouds(tmp_path: Path):
+    (tmp_path / "requirements").mkdir()
+    script = shutil.copy(ROOT / "requirements/install-venv", tmp_path / "requirements")
+    (tmp_path / "requirements/controller.lock").touch()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for program, code in {"uv": 0, "python": 1}.items():
+        (tmp_path / ".venv/bin" / program).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / ".venv/bin" / program).chmod(0o755)
+
+    done = subprocess.run(
+        [script, "controller"], stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 1
+    assert ".venv is incomplete. Run: rm -r .venv" in done.stderr
+    assert "make clean" not in done.stderr  # it also removes local clouds with their data
