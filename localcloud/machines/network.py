@@ -75,8 +75,8 @@ def up(
             if is_required:
                 raise CloudError(
                     f"the machines' subnet {requested} is now in use on this host (see: ip route). "
-                    "Remove its route, or remove the local cloud and create it again: "
-                    f"{cloud.command('down', '--yes')} && {cloud.command('up')}"
+                    "Remove its route, or remove the local cloud with all its data and create it "
+                    f"again: {cloud.command('down')} && {cloud.command('up')}"
                 )
             report(f"subnet {requested} is in use on this host: using {subnet}")
         run("ip", "link", "add", cloud.bridge, "type", "bridge")

@@ -2,9 +2,11 @@ import json
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localcloud.failure import CloudError
 from localcloud.local_cloud import LocalCloud
 from localcloud.machines import network
 from localcloud.machines.network import (
@@ -68,3 +70,15 @@ def test_the_routes_of_a_vpn_for_all_traffic_use_no_subnet(monkeypatch):
     routes = json.dumps([{"dst": destination} for destination in destinations])
     monkeypatch.setattr(network, "run", lambda *_: routes)
     assert free_subnet(network._routes()) == IPv4Network("198.18.4.0/22")
+
+
+def test_a_cloud_whose_subnet_is_in_use_is_removed_only_after_a_question(monkeypatch):
+    requested = IPv4Network("198.18.0.0/22")
+    monkeypatch.setattr(network, "_existing_subnet", lambda _cloud: None)
+    monkeypatch.setattr(network, "_routes", lambda: [requested])
+
+    with pytest.raises(CloudError) as error:
+        network.up(LocalCloud("one", Path("/clouds/one")), requested, print, is_required=True)
+
+    assert "remove the local cloud with all its data and create it again" in str(error.value)
+    assert "--yes" not in str(error.value)
