@@ -291,6 +291,12 @@ def test_a_bucket_must_exist_be_readable_and_be_near_the_tpus(metadata, permissi
     assert all(shown), finding_lines
 
 
+def test_a_local_cloud_without_buckets_is_started_again_as_root():
+    settings = ApiSettings.of({"project": "local-fleet", "endpoint": "http://127.0.0.1:1"})
+    [line] = lines(doctor_fleet.bucket_findings(settings, "gs://mine", ZONES))
+    assert line.endswith("Next step: sudo .venv/bin/python -m localcloud up")
+
+
 def test_only_the_bucket_of_run_records_must_be_writable_by_a_controller():
     # roles/storage.objectViewer does not allow to read the bucket's metadata.
     viewer = (Reply(403), may(doctor_fleet.READ_PERMISSIONS), ZONES)

@@ -171,7 +171,7 @@ def bucket_findings(
     address = settings.storage_address
     if not address:
         message = f"{bucket}: the local cloud has no buckets"
-        return [problem(check, message, "python -m localcloud up")]
+        return [problem(check, message, "sudo .venv/bin/python -m localcloud up")]
     api_url = f"{address}{bucket_url.api_path}"
     try:
         session = open_storage_session(address, settings.credentials_file)
