@@ -142,6 +142,9 @@ def test_the_kernels_recent_errors_are_reported():
     finding = kernel_finding([*calm, "kernel: Out of memory: Killed process 9 (python)"])
     assert "Killed process 9 (python)" in finding.message
     assert finding.fix.startswith("reduce batch")
+    finding = kernel_finding(["nfs: server 10.0.0.2 not responding, still trying"])
+    assert "check the NFS server" in finding.fix
+    assert "delete.yml" not in finding.fix
     finding = kernel_finding(["blk_update_request: I/O error, dev sda"])
     assert "recreate the worker's TPU" in finding.fix
 

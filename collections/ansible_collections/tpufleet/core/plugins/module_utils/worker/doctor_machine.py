@@ -272,6 +272,13 @@ def kernel_finding(lines: Sequence[str] | None) -> Finding:
     message = " | ".join(errors[-ERROR_LINES:])
     if re.search(r"out of memory|oom-kill|killed process", message, re.IGNORECASE):
         return problem("kernel", message, "reduce batch, or the number of processes that load data")
+    if "nfs: server" in message:
+        return problem(
+            "kernel",
+            message,
+            "check the NFS server; if it is a worker: "
+            "ansible-playbook playbooks/doctor.yml -e tpu=NAME",
+        )
     return problem(
         "kernel",
         message,
