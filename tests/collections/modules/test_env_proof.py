@@ -17,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.env_proof imp
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.python_env import EnvError
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import WorkerPaths
 from ansible_collections.tpufleet.core.plugins.modules import python_env as env_module
+from ansible_collections.tpufleet.core.plugins.modules import slice_proof
 from ansible_collections.tpufleet.core.plugins.modules.python_env import read_proof
 
 from harness.playbooks import ROOT
@@ -251,3 +252,16 @@ def test_the_warning_about_a_skipped_proof_names_the_setup_that_does_not_skip_th
     warning = " ".join(capsys.readouterr().err.split())
     assert "env_proof jax did not run, because pid 5 holds /dev/accel0" in warning
     assert "ansible-playbook setup.yml -e renew=true" in warning
+
+
+def test_a_slice_whose_devices_are_in_use_suggests_to_end_a_run_or_a_stray(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(slice_proof, "holders", lambda _glob: ["pid 5 holds /dev/accel0"])
+    place = {"coordinator": "127.0.0.1:1", "processes": 1, "process": 0}
+
+    result = call_module("slice_proof", lock="", command=["true"], device_glob="/dev/a*", **place)
+
+    assert "the slice cannot be checked now (pid 5 holds /dev/accel0)" in result["msg"]
+    assert "playbooks/kill.yml -e run=NAME" in result["msg"]
+    assert "playbooks/kill.yml -e strays=true" in result["msg"]

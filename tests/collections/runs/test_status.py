@@ -120,6 +120,8 @@ def test_the_values_of_a_cause_are_in_its_text():
     assert (
         "copy them before you delete it: ansible-playbook playbooks/fetch.yml -e run=mine" in copy
     )
+    foreign = cause_text(Cause.of(CauseCode.NOT_OURS, delete="delete.yml -e tpu=pod"))
+    assert foreign.endswith("If nobody needs it, delete it: delete.yml -e tpu=pod")
 
 
 @pytest.mark.parametrize(

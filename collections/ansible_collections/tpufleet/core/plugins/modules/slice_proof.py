@@ -111,7 +111,8 @@ def main() -> None:
         module.fail_json(
             msg=f"the slice cannot be checked now ({device_holders[0]}). "
             "Wait until its run ends, or stop the run: "
-            "ansible-playbook playbooks/kill.yml -e run=NAME"
+            "ansible-playbook playbooks/kill.yml -e run=NAME. If the process belongs to no run, "
+            "end it: ansible-playbook playbooks/kill.yml -e strays=true"
         )
     try:
         name = env_id(lock_digest(options["lock"]), python_minor(paths.root / "bin/python"))

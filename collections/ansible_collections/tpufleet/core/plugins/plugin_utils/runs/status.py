@@ -82,8 +82,8 @@ _CAUSES = {
         "the watch recreates it: {delete}"
     ),
     CauseCode.NOT_OURS: (
-        "the watch does not delete the TPU, because it does not have this fleet's label. Delete "
-        "it: {delete}"
+        "the watch does not delete the TPU, because it does not have this fleet's label. If nobody "
+        "needs it, delete it: {delete}"
     ),
     CauseCode.MULTISLICE: (
         "one queued resource created all its slices, and the watch can't recreate queued "
