@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -153,8 +154,13 @@ class Cron:
         return cron_origin(self._own_lines().get(name, ""))
 
     def logs(self, name: str) -> str:
-        """Return the shell command that shows a timer's crontab line."""
-        return f"crontab -l | grep {name}"
+        """Return the shell command that shows a timer's crontab line and its playbook's last log.
+
+        The names of logs begin with the time (callback plugin view).
+        """
+        origin, verb = self.origin(name), name.removeprefix(PREFIX).partition("-")[0]
+        folder = shlex.quote(f"{origin.project if origin else '.'}/.tpufleet/logs")
+        return f"crontab -l | grep {name}; tail $(ls {folder}/*-{verb}-*.log | tail -n 1)"
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer, unless ``dry``; return the crontab before and after.
