@@ -152,11 +152,11 @@ def test_a_controller_without_the_release_spends_no_budget_and_another_one_relau
 @pytest.mark.parametrize(
     ("launch", "options"),
     [
-        ({}, "-e config=shakespeare.yml"),
+        ({}, "-e config=PATH/shakespeare.yml"),
         ({"config": None, "command": ["python", "x.py"]}, "-e command='\"PROGRAM ARGUMENT …\"'"),
         (
             {"command": ["python", "x.py", "{config}"]},
-            "-e config=shakespeare.yml -e command='\"PROGRAM ARGUMENT …\"'",
+            "-e config=PATH/shakespeare.yml -e command='\"PROGRAM ARGUMENT …\"'",
         ),
     ],
 )
@@ -168,7 +168,10 @@ def test_a_controller_without_the_release_names_the_options_of_the_launch(
 
     (waiting,) = without.pass_once(answers(without, ended("1")))
 
-    assert reason_text(waiting).endswith(f"ansible-playbook train.yml -e run=mine {options}")
+    assert reason_text(waiting).endswith(
+        "Launch the run from this controller once, with all options of its last launch: "
+        f"ansible-playbook train.yml -e run=mine {options}"
+    )
 
 
 @pytest.mark.parametrize("watch", [{"crashes": 5}, {"nans": 1}])

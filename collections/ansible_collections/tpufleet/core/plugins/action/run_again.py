@@ -54,7 +54,8 @@ class ActionModule(ActionBase):
             if missing := missing_cached_file(record.launch, state_dir):
                 raise RunError(
                     f"run {run}: not restarted, this controller does not have {missing}. Restart "
-                    "it on the controller that launched it, or launch it from its code: "
+                    "it on the controller that launched it, or launch it from its code, with all "
+                    "options of its last launch: "
                     f"ansible-playbook train.yml -e run={run} -e config=FILE"
                 )
             observed = observe(options, variables, record)

@@ -41,13 +41,13 @@ def verify_release(path: Path) -> None:
         raise ReleaseError(f"{path}: the name is not a release id ({path.name!r:.80})")
     if not (path / MANIFEST).is_file():
         raise ReleaseError(
-            f"{path}: this release is not on this controller. Launch the run from its code: "
-            f"{FROM_CODE}"
+            f"{path}: this release is not on this controller. Launch the run from its code, with "
+            f"all options of its last launch: {FROM_CODE}"
         )
     if problems := release_problems(path, path.name):
         raise ReleaseError(
             f"{path}: the cached release is damaged ({summary(problems)}). Launch the run from "
-            f"its code, which replaces the copy: {FROM_CODE}"
+            f"its code, with all options of its last launch, which replaces the copy: {FROM_CODE}"
         )
 
 

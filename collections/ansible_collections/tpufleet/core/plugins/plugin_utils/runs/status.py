@@ -90,8 +90,8 @@ _CAUSES = {
         "resources. Create the queued resource again, and the run resumes"
     ),
     CauseCode.RELEASE_MISSING: (
-        "{path} is missing. Launch the run from this controller once: ansible-playbook train.yml "
-        "-e run={run} {options}"
+        "{path} is missing. Launch the run from this controller once, with all options of its last "
+        "launch: ansible-playbook train.yml -e run={run} {options}"
     ),
     CauseCode.NEXT_PASS: "the next pass continues",
     CauseCode.ANSWERS_TOO_OLD: (

@@ -391,7 +391,7 @@ def _tpu_ids(observed: Observation) -> list[tuple[str, str]]:
 
 def _release_missing(record: RunRecord, path: str) -> Cause:
     launch = record.launch
-    options = [] if launch.config is None else [f"-e config={launch.config_name}"]
+    options = [] if launch.config is None else [f"-e config=PATH/{launch.config_name}"]
     if not runs_trainer(launch.command):
         options.append("-e command='\"PROGRAM ARGUMENT …\"'")
     return Cause.of(CauseCode.RELEASE_MISSING, path=path, run=record.run, options=" ".join(options))
