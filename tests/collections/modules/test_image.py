@@ -251,7 +251,10 @@ def test_a_failed_pull_or_export_leaves_no_files_and_shows_the_engine_s_error(
         install(NAME, paths)
 
     assert list((paths.root / "images").iterdir()) == []
-    assert "it is missing" in image_problem(process(image=NAME), paths)
+    problem = image_problem(process(image=NAME), paths)
+    assert "it is missing. Run the playbook with the same options again" in problem
+    # train.yml refuses an image without a command.
+    assert "-e command=" in problem
 
 
 def test_a_pull_that_takes_too_long_is_ended(paths, engine, monkeypatch):

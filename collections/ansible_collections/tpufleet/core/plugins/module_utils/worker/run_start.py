@@ -215,8 +215,11 @@ def image_problem(process: Process, paths: WorkerPaths, reported: str = "") -> s
     image = process.spec.image
     if not image or Image.read(image_folder(paths, image)):
         return ""
-    launch_command = f"ansible-playbook train.yml -e run={process.spec.run} -e image={image}"
-    return reported or f"image {image}: it is missing. Launch the run again: {launch_command}"
+    return reported or (
+        f"image {image}: it is missing. Run the playbook with the same options again, which "
+        f"installs it. For a launch: ansible-playbook train.yml -e run={process.spec.run} "
+        f"-e image={image} -e command='\"PROGRAM ARGUMENT …\"'"
+    )
 
 
 def other_launch(launched: Mapping, process: Process) -> str:
