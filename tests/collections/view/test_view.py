@@ -198,19 +198,22 @@ module.exit_json(changed=False)
 """
 
 
-def test_a_warning_names_its_workers_once_and_none_for_a_run_once_task(stage):
+def test_a_warning_names_its_workers_once_and_its_command_the_fleet(stage):
     (stage.directory / "library").mkdir()
     (stage.directory / "library/warns.py").write_text(WARNS)
 
     shown = stage.play(
         "- name: Warn\n  warns:\n"
         "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
-        "- name: Warn once\n  warns:\n    text: the disk is full\n  run_once: true\n",
+        "- name: Warn once\n  warns:\n    text: 'not set up: ansible-playbook setup.yml'\n"
+        "  run_once: true\n",
         "--limit=pod-w0,pod-w1,pod-w2",
+        "-e",
+        "fleet_state=/s",
     )
 
     output = " ".join(shown.text.split())
     assert "[WARNING]: pod-w[0-1]: the clock is late" in output
     assert "[WARNING]: pod-w2: own" in output
-    assert "[WARNING]: the disk is full" in output
+    assert "[WARNING]: not set up: ansible-playbook -e fleet_state=/s setup.yml" in output
     assert output.count("WARNING") == 3

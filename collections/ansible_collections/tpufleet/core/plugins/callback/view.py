@@ -328,7 +328,8 @@ class CallbackModule(Default):
         host = result.host.get_name()
         named_hosts = [] if result.task.run_once or host == "localhost" else [host]
         for warning in result.result.pop("warnings", ()):
-            hosts = self._warnings.setdefault(str(warning), [])
+            text = with_fleet_options(str(warning), self._fleet_options)
+            hosts = self._warnings.setdefault(text, [])
             hosts += [name for name in named_hosts if name not in hosts]
 
     def _store_message(self, result: Any) -> None:
