@@ -180,7 +180,8 @@ def test_a_retry_after_a_lost_answer_has_the_same_request_id(client, scripted):
 def test_the_timeout_error_says_that_the_request_stays_queued(client, scripted):
     scripted.handler = lambda _: Reply(request("WAITING_FOR_RESOURCES"))
     with pytest.raises(
-        errors.DeadlineExceeded, match=r"still WAITING_FOR_RESOURCES.*the cloud continues"
+        errors.DeadlineExceeded,
+        match=r"still WAITING_FOR_RESOURCES.*the cloud continues.*-e create_seconds=SECONDS",
     ):
         ensure_requested(client, DEMO, ChangeOptions(timeout=60))
     assert set(scripted.methods()) == {"GET"}

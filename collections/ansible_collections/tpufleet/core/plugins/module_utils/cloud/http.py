@@ -63,7 +63,8 @@ class Polling:
         if remaining <= 0:
             raise errors.DeadlineExceeded(
                 f"can't {action} within the timeout; the cloud continues with it. Run the playbook "
-                "again to keep waiting, or set a longer timeout"
+                "again to keep waiting, or set a longer timeout (when creating or starting a TPU: "
+                "-e create_seconds=SECONDS)"
             )
         self.sleep(min(remaining, 10.0, 0.5 * 1.3 ** min(pauses, 20)))
 

@@ -188,7 +188,8 @@ def _wait_ready(api: TpuApi, spec: NodeSpec, deadline: float, progress: Progress
         node = read_node(api, spec.zone, spec.name)
         if node is None:
             raise api.creation_error(spec.zone, spec.name) or errors.OperationFailed(
-                f"can't {action}: it no longer exists. Somebody deleted it, or its creation failed"
+                f"can't {action}: it no longer exists. Somebody deleted it, or its creation "
+                "failed. Run the playbook again to create it"
             )
         if node.state == "READY" and node.endpoints:
             return node
