@@ -160,11 +160,13 @@ def of_yaml(source: str, location: str) -> Iterator[Text]:
     for document in yaml.load_all(source, Loader=yaml.BaseLoader):
         for text in strings_of(document):
             plain = re.sub(r"'\s*~\s*'", "", text)
-            if plain.strip().startswith("{{"):
+            begins_with_expression = plain.strip().startswith("{{")
+            if begins_with_expression:
                 yield from (Text(location, literal) for literal in re.findall(r"'([^']+)'", plain))
-            else:
-                filled = re.sub(r"\{\{.*?\}\}", FILLED_IN, plain, flags=re.DOTALL)
-                yield Text(location, " ".join(filled.split()))
+            filled = re.sub(r"\{\{.*?\}\}", FILLED_IN, plain, flags=re.DOTALL)
+            line = " ".join(filled.split())
+            if " " in line or not begins_with_expression:
+                yield Text(location, line)
 
 
 def playbook_commands(text: Text) -> Iterator[PlaybookCommand]:

@@ -129,6 +129,16 @@ def test_messages_suggest_playbooks_only_in_complete_commands():
     assert incomplete == set()
 
 
+def test_messages_reach_workers_without_ssh_config_yml():
+    """``ssh WORKER`` works only after ssh_config.yml, ``ansible WORKER`` always does."""
+    by_ssh = re.compile(rf"(?<![\w/.-])ssh\s(?:{FILLED_IN}|\{{\{{)")
+    assert {
+        text.location
+        for text in TEXTS
+        if by_ssh.search(text.text) and "playbooks/ssh_config.yml" not in text.location + text.text
+    } == set()
+
+
 def test_playbooks_read_every_suggested_variable():
     unknown = {
         f"{variable}: {describe(command)}"

@@ -177,7 +177,8 @@ def _uses(
     if writable_uses := [use for use in uses if use.disk.writable]:
         raise NotConfigured(
             f"TPU {writable_uses[0].node.where} has the disk {name} for writing, so the disk is "
-            f"not shared. Fill it on that TPU: ssh {writable_uses[0].node.name}-w0"
+            "not shared. Fill it on that TPU: ansible-playbook playbooks/ssh_config.yml, then "
+            f"ssh {writable_uses[0].node.name}-w0"
         )
     for use in uses:
         if use.disk.type.startswith("hyperdisk") and use.disk.type != "hyperdisk-ml":
