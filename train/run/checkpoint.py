@@ -193,7 +193,7 @@ class Checkpoints:
         if difference := _difference(saved, self._identity, DEFAULTS):
             raise ConfigError(
                 f"{path}: is a checkpoint of another run: {difference}; "
-                "use another directory or run name, or remove the checkpoint"
+                "use the values of the checkpoint, another directory or another run name"
             )
         devices = jax.tree.leaves(abstract)[0].sharding.mesh.devices
         with _orbax(broadcast=has_separate_copies(devices)):
