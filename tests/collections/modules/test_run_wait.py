@@ -162,6 +162,10 @@ def test_a_run_that_has_trained_continues_without_a_connection():
 def test_a_worker_on_which_a_failed_run_could_not_be_stopped_is_named():
     outcome = {"problems": ["w0: crashed"], "launch_failed": True, "stop": True}
 
+    # Without -e tpu=, logs.yml reads no log of a TPU that does not belong to this fleet.
+    assert attempt_text(outcome, "mine", {"w0": {"info": {}}}, "theirs").endswith(
+        "playbooks/logs.yml -e run=mine -e tpu=theirs"
+    )
     assert attempt_text(outcome, "mine", {"w0": {"info": {}}}).startswith(
         "run mine failed and was stopped on all workers: w0: crashed. Fix it"
     )

@@ -142,11 +142,13 @@ def bad_logs(answers: Mapping[str, Answer]) -> list[str]:
     return [f"{result.host}: {line}" for result in failed_first(results) for line in result.log]
 
 
-def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer]) -> str:
+def attempt_text(
+    outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answer], tpu: str = ""
+) -> str:
     """Return one line that says what failed, whether the run continues, and what to do.
 
     ``outcome`` is the result of wait_outcome. ``ended`` maps each worker to its answer to the task
-    that stops the run.
+    that stops the run. ``tpu`` is the value of ``-e tpu=``, empty if it is not set.
     """
     reason = "; ".join(outcome["problems"])
     if not outcome["stop"]:
@@ -162,6 +164,7 @@ def attempt_text(outcome: Mapping[str, Any], run: str, ended: Mapping[str, Answe
     return (
         f"run {run} failed and was stopped on all workers: {reason}. Fix it and launch the run "
         f"again; see its log: ansible-playbook playbooks/logs.yml -e run={run}"
+        + (f" -e tpu={tpu}" if tpu else "")
     )
 
 
