@@ -88,8 +88,8 @@ class TpuApi(GoogleApi):
         if unreachable and not allow_partial:
             raise errors.PartialAnswer(
                 f"the list of {resources} is partial: no answer from {', '.join(unreachable)}. Try "
-                "again (`ansible-playbook playbooks/doctor.yml` checks the API), list fewer zones, "
-                "or set allow_partial: true in the inventory"
+                "again (`TPUFLEET_ON_ERROR=report ansible-playbook playbooks/doctor.yml` checks "
+                "the API), list fewer zones, or set allow_partial: true in tpu.yml"
             )
         return Listing([entry for answer in answers for entry in answer.entries], unreachable)
 
