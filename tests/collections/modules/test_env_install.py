@@ -161,6 +161,7 @@ def test_an_index_that_is_down_is_named_with_the_reason_and_without_its_password
     error = refusal(make, index.add("apple"), {"UV_DEFAULT_INDEX": f"{address}/simple"})
 
     assert "/simple/apple/: Connection refused" in error
+    assert "download the packages (jax_wheels_from: controller)" in error
     assert "pass-word" not in error
 
 

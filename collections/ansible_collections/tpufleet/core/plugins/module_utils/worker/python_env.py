@@ -28,7 +28,8 @@ UV_DRAWING = " \u00d7\u2570\u2500\u25b6\u2502\u251c"
 DISK_FULL = "no space left on the disk: free space, then run: ansible-playbook setup.yml"
 DOWNLOADING = "downloading the packages of the lock file"
 FIX = (
-    "Fix the lock file, or set an index that the worker can reach (jax_install_env), then run: "
+    "Fix the lock file, set an index that the worker can reach (jax_install_env), or let the "
+    "controller download the packages (jax_wheels_from: controller), then run: "
     "ansible-playbook setup.yml"
 )
 VERSION = "import json, sys, venv; print(json.dumps(sys.version_info[:2]))"
