@@ -48,7 +48,7 @@ path:
   returned: success
   type: str
 removed:
-  description: The digests of the images that were removed.
+  description: The digests of the images that were removed; in check mode, of those to remove.
   returned: success
   type: list
   elements: str

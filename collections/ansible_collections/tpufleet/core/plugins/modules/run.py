@@ -11,8 +11,8 @@ description:
   - O(state=launched) returns the same. It starts the run if RV(status) is C(absent), nothing blocks
     the start and the release is not missing. The processes of an attempt wait for each other before
     any trainer starts.
-  - O(state=started) starts the run unless this attempt is active already. A blocker or a missing
-    release is an error.
+  - O(state=started) starts the run unless this attempt is active already. Another active attempt,
+    a blocker or, except in check mode, a missing release is an error.
   - O(state=stopped) sends TERM to all processes of the run on this worker, and KILL to those that
     have not ended after the time to save (variable C(run_stop_seconds)). A process that then still
     holds a device is an error.
@@ -103,7 +103,7 @@ release_is_missing:
   returned: state is checked or launched
   type: bool
 started:
-  description: Whether this task has started the run's process.
+  description: Whether this task has started the run's process; in check mode, whether it would.
   returned: state is checked or launched
   type: bool
 info:

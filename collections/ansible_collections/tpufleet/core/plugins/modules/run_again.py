@@ -8,8 +8,9 @@ short_description: Stop a run and launch it again with the settings in its recor
 description:
   - Uses the same code, config, command and TPU as the last launch. The run resumes from its newest
     checkpoint.
-  - Calls the playbooks kill.yml, setup.yml, push.yml and train.yml, and writes their results to
-    O(log).
+  - Calls the playbooks kill.yml and train.yml, and writes their results to O(log). If a worker is
+    not set up for this version, or does not have the run's environment, also calls setup.yml and
+    push.yml.
 options:
   project:
     description: The directory of tpufleet on the controller, whose playbooks are called.

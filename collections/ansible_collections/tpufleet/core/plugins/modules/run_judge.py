@@ -75,6 +75,10 @@ launches:
   description: The launch of each run that starts, by the run's name.
   returned: stage is answers
   type: dict
+was_wanted:
+  description: Whether each of these runs was wanted before, by name. For the next stage.
+  returned: stage is answers
+  type: dict
 notes:
   description: One line of text for each run that needs no launch.
   returned: stage is answers
@@ -99,6 +103,10 @@ stop:
   returned: stage is answers or outcome
   type: list
   elements: str
+runs:
+  description: The outcome and the attempt of each run, by name. For the next stage.
+  returned: stage is start
+  type: dict
 wait:
   description: The hosts of runs that have started on all their workers.
   returned: stage is start

@@ -124,9 +124,9 @@ options:
   confirmed:
     description:
       - The ids of the TPUs, queued resources and disks that may be deleted, from RV(to_delete) of
-        an earlier task in check mode. Any other TPU or queued resource is not deleted and is an
-        error; any other disk stays. A preempted TPU that is replaced need not be listed. By default
-        everything may be deleted.
+        an earlier task in check mode. Any other TPU, queued resource or disk is not deleted and is
+        an error. A preempted TPU that is replaced need not be listed. By default everything may be
+        deleted.
     type: list
     elements: str
   recreate:

@@ -67,8 +67,8 @@ options:
     default: false
   known_hosts_file:
     description:
-      The known_hosts file to which the workers' ssh host keys are added, and from which those of a
-      deleted TPU are removed.
+      The known_hosts file to which O(state=present) adds the workers' ssh host keys, and from which
+      O(state=absent) removes them.
     type: str
   timeout:
     description: The time limit for all steps together, in seconds.

@@ -16,6 +16,8 @@ description:
   - A queued resource that failed (FAILED), or whose TPUs were preempted (SUSPENDED), is never tried
     again by Google and holds quota until it is deleted. This module deletes such a queued resource
     of the same name before it creates a new one.
+  - It is an error if a queued resource of this name has another tier, or TPUs with other names,
+    another type or another runtime version. Other options are not compared.
   - Runs on the controller (C(hosts) or C(delegate_to) V(localhost)), with its Python.
 author: tpufleet maintainers
 extends_documentation_fragment:
