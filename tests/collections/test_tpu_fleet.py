@@ -344,6 +344,14 @@ def test_an_adopted_tpu_keeps_its_id_labels_and_tags_and_gets_those_of_the_fleet
     assert (first["changed"], second["changed"]) == (True, False)
 
 
+def test_an_empty_list_of_tags_removes_those_of_the_tpu_except_the_fleet_s(local_api):
+    local_api.ready("demo", labels=OURS, tags=["web"])
+
+    run_fleet(local_api, fleet=[DEMO | {"tags": []}], tag="ours")
+
+    assert local_api.node("demo")["tags"] == ["ours"]
+
+
 def test_a_key_without_a_user_is_refused(local_api, tmp_path):
     key = tmp_path / "key.pub"
     key.write_text("ssh-ed25519 AAAA me\n")

@@ -359,7 +359,7 @@ def _completed_spec(
     if spec.external_ip is None:
         spec = replace(spec, external_ip=options["external_ip"])
     if options["tag"]:
-        tags = spec.tags or (existing.tags if existing else ())
+        tags = existing.tags if existing and spec.tags is None else spec.tags or ()
         spec = replace(spec, tags=tuple(dict.fromkeys([*tags, options["tag"]])))
     metadata = dict(spec.metadata or {})
     if options["os_login"]:
