@@ -68,7 +68,8 @@ options:
   known_hosts_file:
     description:
       The known_hosts file to which O(state=present) adds the workers' ssh host keys, and from which
-      O(state=absent) removes them.
+      O(state=absent) removes them. The task waits up to two minutes for the keys, in addition to
+      O(timeout).
     type: str
   timeout:
     description: The time limit for all steps together, in seconds.

@@ -10,8 +10,8 @@ description:
     config, overrides, release, environment and checkpoints of the run's last launch. Pass the
     launch to M(tpufleet.core.run_command), which runs it. This module runs on the controller only.
   - The launch has one process on each worker of the TPU. It has only one process, on the first
-    worker, for V(export), for a run on one chip, and if the environment variable C(JAX_PLATFORMS)
-    is C(cpu).
+    worker, for V(export), for a run on one chip, and if O(env) or the run's own environment sets
+    C(JAX_PLATFORMS) to C(cpu).
   - Fails for a run of another trainer or with a container image, and if a worker that the launch
     needs is not READY.
 options:
