@@ -148,6 +148,19 @@ def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scri
     assert scripted.methods() == ["GET", "POST", "GET", "GET"]
 
 
+@pytest.mark.parametrize(("started", "state"), [(False, "STOPPING"), (True, "STARTING")])
+def test_the_wait_for_a_tpu_that_stops_or_starts_already_is_no_change(
+    client, scripted, started, state
+):
+    scripted.script = [Reply(node(state=state))] * 2
+    scripted.script += [Reply(node(state="READY" if started else "STOPPED"))]
+    for check in (True, False):
+        assert not ensure_power(
+            client, ZONE, "demo", started=started, timeout=600, check=check
+        ).changed
+    assert set(scripted.methods()) == {"GET"}
+
+
 def test_another_tpu_of_the_same_name_is_not_stopped(client, scripted):
     scripted.script = [Reply(node(state="STARTING")), Reply(node(id="4712"))]
     with pytest.raises(errors.Different, match="was recreated meanwhile"):

@@ -131,8 +131,10 @@ def ensure_power(
     after = before | {"state": goal}
     change = "started" if started else "stopped"
     if node.state == goal or check:
-        state = f"is {goal} already" if node.state == goal else f"would be {change}"
-        return Outcome(node.state != goal, f"TPU {node.where} {state}", before, after, node)
+        # A TPU that is starting or stopping already needs no request.
+        changes = (node.state in ("STOPPED", "STOPPING")) == started
+        state = f"would be {change}" if changes else f"is {node.state} already"
+        return Outcome(changes, f"TPU {node.where} {state}", before, after, node)
     pauses, requested = 0, False
     while node.state != goal:
         if node.state == ("STOPPED" if started else "READY"):
