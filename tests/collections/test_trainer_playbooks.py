@@ -38,6 +38,14 @@ def test_a_run_without_its_tpu_is_refused_with_the_option_for_another(run_playbo
     assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in output
 
 
+def test_a_foreign_tpu_with_the_name_of_the_run_s_tpu_is_not_used(run_playbook, local_api):
+    local_api.ready("pod", acceleratorType="v4-8")
+
+    output = run_playbook("sample", "-e", "ansible_ssh_executable=/bin/false")
+
+    assert "run mine: no worker of the TPU pod is READY. Use another TPU" in output
+
+
 def test_an_override_that_ansible_has_cut_at_a_space_is_refused(run_playbook):
     output = run_playbook("sample", "-e", "set=sample.length=20 batch=8")
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action.trainer_command import run_workers
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import Process
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import placement_fields
@@ -104,6 +105,22 @@ def test_an_option_that_the_command_does_not_have_is_refused():
 def test_a_run_of_another_trainer_is_refused(fields):
     with pytest.raises(RunError, match=r"sample\.yml needs a run of this project's trainer"):
         check_trainer(launch_spec(**fields), "sample")
+
+
+@pytest.mark.parametrize(
+    ("ids", "foreign", "expected"),
+    [
+        ({"pod-w0": "1", "other-w0": "2"}, ["pod-w0"], []),
+        ({"pod-w0": "1", "other-w0": "2"}, [], ["pod-w0"]),
+        ({"pod-w0": "1", "other-w0": "4711"}, ["pod-w0", "other-w0"], ["other-w0"]),
+    ],
+    ids=["a foreign TPU has its name", "recreated", "found by its id"],
+)
+def test_a_run_uses_its_own_tpu_and_no_foreign_one_of_the_same_name(ids, foreign, expected):
+    groups = {"tpu": [*ids], "tpu_pod": ["pod-w0"], "foreign": foreign}
+    hostvars = {host: {"tpu_id": tpu_id} for host, tpu_id in ids.items()}
+
+    assert run_workers(launch_spec(), groups, hostvars) == expected
 
 
 def test_a_multislice_run_uses_all_its_slices():

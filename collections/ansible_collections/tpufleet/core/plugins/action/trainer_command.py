@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import randbelow
 from typing import Any
@@ -15,6 +15,7 @@ from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.process import check_no_secrets
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.inventory_groups import workers_of
+from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.launch import placement_fields
 from ..plugin_utils.runs.record_error import RecordError
@@ -85,8 +86,10 @@ class ActionModule(ActionBase):
         launch = record.launch
         check_trainer(launch, command)
         tpu = options["tpu"] or launch.tpu
-        hostvars = task_vars["hostvars"]
-        workers = [worker_of(host, hostvars[host]) for host in workers_of(task_vars["groups"], tpu)]
+        groups, hostvars = task_vars["groups"], task_vars["hostvars"]
+        is_named = bool(options["tpu"])
+        hosts = workers_of(groups, tpu) if is_named else run_workers(launch, groups, hostvars)
+        workers = [worker_of(host, hostvars[host]) for host in hosts]
         env = parse_env(options["env"])
         check_no_secrets(env, "env")
         fields = placement_fields(run, placements(launch, command, tpu, workers, env), {})
@@ -110,6 +113,20 @@ class ActionModule(ActionBase):
             "setup": setup_command(launch, tpu, state_dir),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
+
+
+def run_workers(
+    launch: LaunchSpec, groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]
+) -> list[str]:
+    """Return the READY workers of a run's TPU, or of this fleet's later TPU of the same name.
+
+    A foreign TPU that has the name now is left out. ``launch`` is the run's last launch, ``groups``
+    are the hosts of each inventory group.
+    """
+    ids = {node.id for node in launch.nodes}
+    foreign = groups.get(FOREIGN_GROUP, [])
+    same = [host for host in groups.get("tpu", []) if hostvars[host].get("tpu_id") in ids]
+    return same or [host for host in workers_of(groups, launch.tpu) if host not in foreign]
 
 
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
