@@ -17,6 +17,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.watch_heartbeat
 from harness.playbooks import OURS, ROOT, environment_of, error_of, output_of, play
 from harness.valid_record import record_fields
 from tests.collections.runs.answers import report
+from tests.localcloud.api.local_api import ZONE
 
 RECORD = record_fields(attempt=2, generation=3, watch={"best_step": 70})
 HOSTVARS = "{tpu_name: pod, tpu_state: READY, ansible_ssh_executable: /bin/false}"
@@ -60,6 +61,22 @@ def test_a_run_on_a_lost_tpu_is_preempted_in_text_and_json(environment, tmp_path
     assert (run["run"], run["state"], run["step"]) == ("mine", "preempted", 70)
     assert status["wanted"] == ["mine"]
     assert status["lines"][1].split()[:4] == ["mine", "2", "preempted", "70"]
+
+
+def test_a_foreign_tpu_is_not_taken_for_the_run_s_lost_tpu_of_the_same_name(environment, local_api):
+    local_api.ready("pod")
+
+    assert "mine 2 preempted 70" in output_of(environment, "playbooks/status.yml")
+
+
+def test_a_run_on_a_foreign_tpu_is_not_lost(local_api, record_file):
+    node = {"name": "pod", "zone": ZONE, "id": local_api.ready("pod")["id"]}
+    record_file.write_text(json.dumps(RECORD | {"nodes": [node]}))
+
+    output = output_of(environment_of(local_api), "playbooks/status.yml")
+
+    assert "not of this fleet: 1 TPU" in output
+    assert "preempted" not in output
 
 
 def test_a_multislice_with_a_hyphen_in_its_name_is_found():

@@ -32,7 +32,8 @@ options:
     type: dict
     required: true
   tpu_states:
-    description: The state of each TPU in the inventory, by name.
+    description: The state of each TPU in the inventory by id, and of this fleet's TPUs also by
+      name.
     type: dict
     default: {}
   zones:

@@ -239,7 +239,7 @@ def run_views(
     """Return the views of all runs that have a record or files on a worker.
 
     The most recently changed run is first. ``answers`` maps each worker to its result of run_info.
-    ``tpu_states`` maps the name of each TPU to its state in the inventory. ``now`` is in unix
+    ``tpu_states`` has the state of each TPU in the inventory (judge.tpu_states). ``now`` is in unix
     seconds, ``only`` is the name of the only run to return (empty for all), and ``is_listed``
     returns whether the inventory has listed the TPUs of a zone.
     """

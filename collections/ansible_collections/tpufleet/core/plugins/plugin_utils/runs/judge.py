@@ -10,6 +10,7 @@ from typing import Any
 from ...module_utils.cloud.names import includes_zone
 from ...module_utils.worker.run import current_runs
 from ...module_utils.worker.run_state import RunState
+from ..fleet.ownership import FOREIGN_GROUP
 from ..fleet.slices import run_tpu_names
 from ..view.folded_names import natural_order
 from .event_kind import DesiredState, EventKind
@@ -151,7 +152,7 @@ def run_statuses(
     Args:
         workers: the status of each worker and run.
         records: the run records by run name; a run may have none.
-        tpu_states: the state of each TPU in the inventory, by name.
+        tpu_states: the state of each TPU in the inventory (see tpu_states).
         tpu: of the wanted runs whose TPU is not READY, only those on this TPU are returned; empty
             for all.
         now: unix seconds; by default the current time.
@@ -316,12 +317,16 @@ def tpu_state_of(
     tpu_states: Mapping[str, str],
     is_listed: Callable[[str], bool],
 ) -> str:
-    """Return the state of the TPU in a run record.
+    """Return the state of the TPU in a run record. See tpu_states() for ``tpu_states``.
 
-    A TPU without hosts is GONE if the inventory lists all its zones (``is_listed``), else
-    NOT_LISTED.
+    This is the TPU with the id in the record, or else a later TPU of this fleet with its name. A
+    TPU without hosts is GONE if the inventory lists all its zones (``is_listed``), else NOT_LISTED.
     """
-    zones = [str(node.get("zone")) for node in record.get("nodes") or ()]
+    nodes = record.get("nodes") or ()
+    states = [tpu_states.get(str(node.get("id") or ""), "") for node in nodes]
+    if states and all(states):
+        return next((state for state in states if state != READY), READY)
+    zones = [str(node.get("zone")) for node in nodes]
     missing = GONE if all(map(is_listed, zones)) else NOT_LISTED
     return tpu_states.get(str(record.get("tpu") or ""), missing)
 
@@ -335,15 +340,17 @@ def zone_check(zones: Collection[str], unreachable: Collection[str]) -> Callable
 
 
 def tpu_states(hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the state of each TPU by name, and of each multislice by ``multislice_NAME``.
+    """Return the state of each TPU by id, and of this fleet's TPUs also by name.
 
-    A multislice has the state of its first slice that is not READY, or is READY if there is none.
-    ``hostvars`` maps each host to its variables.
+    The name of a multislice is ``multislice_NAME``. It has the state of its first slice that is not
+    READY, or is READY if there is none. ``hostvars`` maps each host to its variables.
     """
     states: dict[str, str] = {}
     for variables in hostvars.values():
         state = str(variables.get("tpu_state") or "")
-        for name in run_tpu_names(variables):
-            if states.get(name, READY) == READY:
-                states[name] = state
+        is_foreign = FOREIGN_GROUP in variables.get("group_names", ())
+        keys = [] if is_foreign else run_tpu_names(variables)
+        for key in filter(None, (*keys, str(variables.get("tpu_id") or ""))):
+            if states.get(key, READY) == READY:
+                states[key] = state
     return states
