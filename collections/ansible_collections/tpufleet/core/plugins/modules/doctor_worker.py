@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: doctor_worker
 short_description: Check a worker from within, without changing it
 description:
-  - Checks free disk space and memory, the number of devices and which processes hold them,
-    libtpu's lockfile, whether setup was completed, the versions in the environment, and errors of
-    the last 24 hours in the logs of the kernel and of libtpu.
+  - Checks free disk space and memory, the number of devices, processes that hold them but belong to
+    no run, libtpu's lockfile, whether setup was completed, the versions in the environment, and
+    errors of the last 24 hours in the logs of the kernel and of libtpu.
   - Also checks whether the workers of a TPU can share O(checkpoints), and whether this worker can
     write to O(fleet_state), by writing an object there and deleting it again.
 options:
