@@ -148,10 +148,11 @@ def test_a_request_is_deleted_with_a_tpu_only_if_it_created_no_other_tpu(
 
 def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
     ensure_requested(api, DEMO, ChangeOptions())
-    with pytest.raises(errors.InvalidRequest) as refused:
-        ensure_not_requested(api, ZONE, "demo", ChangeOptions())
-    # The error must not suggest the option ``force``, which delete.yml does not have.
-    assert "set force" not in str(refused.value)
+    for check in (True, False):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            ensure_not_requested(api, ZONE, "demo", ChangeOptions(check=check))
+        # The error must not suggest the option ``force``, which delete.yml does not have.
+        assert "set force" not in str(refused.value)
     assert ensure_not_requested(api, ZONE, "demo", ChangeOptions(check=True), force=True).changed
     assert local_api.node("demo")["state"] == "READY"
     assert ensure_not_requested(api, ZONE, "demo", ChangeOptions(), force=True).changed

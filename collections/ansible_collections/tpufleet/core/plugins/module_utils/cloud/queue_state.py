@@ -104,6 +104,10 @@ def ensure_not_requested(
     if request is None:
         return Outcome(False, f"queued resource {name} ({zone}) does not exist", {}, {})
     check_confirmed(f"queued resource {request.where}", request.key, options.confirmed)
+    if options.check and not force and _has_tpus(api, request):
+        raise errors.InvalidRequest(
+            f"queued resource {request.where} has TPUs, so it can't be deleted"
+        )
     if not options.check:
         deadline = api.polling.deadline_in(options.timeout)
         _delete(api, request, deadline, force, partial(options.report, name))
@@ -143,6 +147,14 @@ def list_zone(api: TpuApi, zone: str) -> tuple[list[Node], list[QueuedResource]]
     return (
         [parse_node(entry) for entry in api.list_nodes((zone,)).entries],
         [parse_queued_resource(entry) for entry in api.list_queued_resources((zone,))],
+    )
+
+
+def _has_tpus(api: TpuApi, request: QueuedResource) -> bool:
+    """Return whether Google refuses to delete a queued resource because its TPUs exist."""
+    nodes = (api.get_node(request.zone, name) for name in request.nodes)
+    return not request.is_dead and any(
+        parse_node(node).queued_resource == request.name for node in nodes if node
     )
 
 
