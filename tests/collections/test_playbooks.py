@@ -365,6 +365,24 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_p
     assert key.with_suffix(".pub").read_text().startswith("ssh-ed25519 ")
 
 
+def test_create_waits_only_for_the_tpu_in_the_given_zone(tmp_path):
+    local_api = LocalApi(tmp_path / "cloud", KeyedMachines())
+    zones = ["us-central1-b", "us-central1-c"]
+    for zone in zones:
+        local_api.ready("twice", zone, acceleratorType="v2-8", labels=OURS)
+    entry = {"name": "twice", "zones": zones, **V2_8}
+    variables = {"tpu": "twice_us-central1-b", "create_seconds": 1}
+    variables |= {"ansible_ssh_executable": "/bin/false"}
+    options = (*fleet_options(tmp_path, entry), "-e", json.dumps(variables))
+
+    output = error_of(environment_of(local_api), "playbooks/create.yml", *options)
+
+    local_api.halt()
+    waits = output.partition("[Wait for ssh]")[2].partition("PLAY")[0]
+    assert "[twice-us-central1-b-w0]: FAILED!" in waits
+    assert "skipping: [twice-us-central1-c-w0]" in waits
+
+
 def test_tpus_that_can_t_be_created_are_an_error_at_once_if_nothing_changed(
     environment, local_api, tmp_path
 ):
