@@ -165,7 +165,7 @@ def test_a_tpu_that_was_recreated_meanwhile_is_left_alone(api, local_api):
 def change(local_api, pod, state, **options):
     """Run the action of fill_disk.yml that attaches and detaches the disk."""
     fleet = {"api": api_variable(local_api), "fleet": [pod], "name": "corpus", "state": state}
-    return run_action(shared_disk, **fleet, **options)
+    return run_action(shared_disk, **fleet | options)
 
 
 def fill(environment, tmp_path, *options, fleet=(SOLO,), fails=True):
@@ -230,6 +230,22 @@ def test_the_plan_says_what_happens_to_the_disk_or_why_it_cannot_be_filled(
     local_api.ready("demo", labels=OURS)
     plan = change(local_api, pod, "writable", check=True)
     assert expected in plan.get("description", plan.get("msg", ""))
+
+
+def test_the_plan_names_the_writer_first_and_where_the_disk_is_attached(local_api, api):
+    fleet = [SOLO | {"name": "lost"}, SOLO | {"name": "other"}, POD]
+    for entry in fleet:
+        make(api, entry | {"labels": OURS})
+    detached(api, "lost", "other", "demo")
+    local_api.preempt("lost")
+    local_api.state_is("lost", "PREEMPTED")
+    writable(api)
+
+    plan = change(local_api, POD, "writable", check=True, fleet=fleet, tpu="demo")
+
+    assert plan["writer"] == "demo"
+    attachments = [(tpu["name"], tpu["workers"], tpu["attached"]) for tpu in plan["tpus"]]
+    assert attachments == [("demo", 2, [0]), ("other", 1, [])]
 
 
 def test_a_directory_that_does_not_exist_is_refused_before_anything_changes(

@@ -103,7 +103,6 @@ def _change(options: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
         if writer_spec.disks_to_create and not check:
             ensure_disks(api.compute, writer_spec, deadline=deadline)
         changed = ensure_writable(api, name, writer, deadline=deadline, check=check)
-        changed = changed or bool(missing)
     return {
         "changed": changed,
         "zone": writer.zone,
