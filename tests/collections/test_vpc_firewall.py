@@ -1,5 +1,6 @@
 """The fleet's firewall rules: they allow only what is needed; other rules are never changed."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.scripted_api import Drop, Reply
+from tests.collections.local_client import changes
 from tests.localcloud.api.local_api import LocalApi
 
 OFFICE = "203.0.113.0/28"
@@ -91,6 +93,9 @@ def test_absent_removes_only_the_fleet_s_rules(compute, local_api):
     allow_ssh_from(compute, OFFICE)
     assert ensure(compute).changed
     assert (existing_rules(local_api), len(compute.list_firewalls())) == ({}, others)
+    # As long as a rule allows ssh, other rules deny the rest.
+    deleted = [line for line in changes(local_api, "firewalls") if line.startswith("DELETE")]
+    assert [re.search("tpufleet-([a-z0-9]+)", line)[1] for line in deleted][2:] == ["rest", "rest6"]
     assert not ensure(compute).changed
 
 
@@ -114,7 +119,9 @@ def test_a_warning_names_another_rule_of_higher_priority_that_allows_everyone(cl
     }
     behind = open_door | {"name": "default-allow-ssh", "priority": 65534}
     elsewhere = open_door | {"name": "away", "network": "https://x/networks/other"}
-    scripted.script = [Reply({"items": [open_door, behind, elsewhere]})]
+    disabled = open_door | {"name": "off", "disabled": True}
+    outbound = open_door | {"name": "out", "direction": "EGRESS"}
+    scripted.script = [Reply({"items": [open_door, behind, elsewhere, disabled, outbound]})]
     result = allow_ssh_from(client.compute, OFFICE, check=True)
     (warning,) = result.warnings
     assert "firewall rule old-door allows everyone" in warning
@@ -142,6 +149,13 @@ def test_a_rule_that_was_recreated_after_it_was_listed_is_not_deleted(client, sc
     scripted.script = [listed, Reply(own_rule | {"id": "2"})]
     ensure(client.compute)
     assert scripted.methods() == ["GET", "GET"]
+
+
+def test_a_rule_for_outbound_access_fails(client, scripted):
+    rule = rules(OFFICE)[1].body("p") | {"direction": "EGRESS"}
+    scripted.script = [Reply({"items": [rule]})]
+    with pytest.raises(Different, match=r"direction is EGRESS, expected INGRESS"):
+        allow_ssh_from(client.compute, OFFICE)
 
 
 def test_a_rule_in_another_network_fails_unless_recreated(compute, local_api):
