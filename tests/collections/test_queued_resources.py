@@ -119,10 +119,34 @@ def test_without_wait_the_module_returns_while_the_request_is_queued(scripted):
     assert created["request"]["state"] == again["request"]["state"] == "WAITING_FOR_RESOURCES"
 
 
-def test_a_request_that_another_fleet_created_meanwhile_is_not_used(client, scripted):
-    scripted.script = [GONE, error(409, "already exists"), Reply(request("ACTIVE"))]
+def test_a_request_that_somebody_else_created_meanwhile_is_not_used(client, scripted):
+    taken = error(409, "already exists")
+    theirs = request(spec=replace(DEMO, tier=""))
+    scripted.script = [GONE, taken, Reply(request()), GONE, taken, Reply(theirs)]
     with pytest.raises(Different, match=r"demo \(us-central2-b\) is not ours"):
         ensure_requested(client, DEMO, ChangeOptions(check_owner=refuse))
+    with pytest.raises(errors.AlreadyExists):
+        ensure_requested(client, DEMO, ChangeOptions())
+
+
+def test_a_request_that_is_being_deleted_is_replaced_whoever_created_it(client, scripted):
+    scripted.handler = lambda _: Reply(request("DELETING"))
+
+    assert ensure_requested(client, DEMO, ChangeOptions(check=True, check_owner=refuse)).changed
+
+
+def test_a_request_that_is_recreated_while_it_waits_is_an_error(client, scripted):
+    waiting = Reply(request("WAITING_FOR_RESOURCES"))
+    scripted.script = [waiting, Reply(request(created="2026-11-21T11:00:00Z"))]
+
+    with pytest.raises(errors.OperationFailed, match="it was deleted meanwhile"):
+        ensure_requested(client, DEMO, ChangeOptions())
+
+
+def test_check_mode_does_not_wait(client, scripted):
+    scripted.handler = lambda _: Reply(request("WAITING_FOR_RESOURCES"))
+
+    assert not ensure_requested(client, DEMO, ChangeOptions(check=True)).changed
 
 
 QUEUED = {"queuedResource": request()["name"]}
@@ -161,12 +185,17 @@ def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
     assert not ensure_not_requested(api, ZONE, "demo", ChangeOptions()).changed
 
 
-def test_a_living_request_that_differs_is_never_changed(api, local_api):
-    ensure_requested(api, DEMO, ChangeOptions())
+@pytest.mark.parametrize(("count", "suggests_playbook"), [(1, True), (2, False)])
+def test_a_living_request_that_differs_is_never_changed(api, local_api, count, suggests_playbook):
+    existing = replace(DEMO, count=count)
+    ensure_requested(api, existing, ChangeOptions())
     before = changes(local_api, "queuedResources")
-    other = replace(DEMO, tier="", tpu=replace(TPU, accelerator_type="v4-16"))
-    with pytest.raises(Different, match="accelerator_type is v4-8, expected v4-16; tier is spot"):
+    other = replace(existing, tier="", tpu=replace(TPU, accelerator_type="v4-16"))
+    differences = "accelerator_type is v4-8, expected v4-16; tier is spot"
+    with pytest.raises(Different, match=differences) as error:
         ensure_requested(api, other, ChangeOptions())
+    # The playbook deletes a queued resource only by the name of its only TPU.
+    assert ("playbooks/delete.yml" in str(error.value)) == suggests_playbook
     assert changes(local_api, "queuedResources") == before
 
 
