@@ -15,6 +15,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queue_state im
     ensure_not_requested,
     ensure_requested,
     queued_resource_of,
+    wait_for_suspension,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     QueuedResourceSpec,
@@ -168,6 +169,24 @@ def test_a_request_is_deleted_with_a_tpu_only_if_it_created_no_other_tpu(
     scripted.handler = lambda _: Reply(requested)
 
     assert bool(queued_resource_of(client, parse_node(tpu))) == belongs
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [GONE],
+        [Reply(request("SUSPENDING"))],
+        [Reply(request()), GONE],
+        [Reply(request()), Reply(node(**QUEUED, id="2"))],
+    ],
+    ids=["no request", "being suspended", "no TPU", "another TPU"],
+)
+def test_the_wait_for_a_suspension_ends_when_nothing_is_left_to_suspend(client, scripted, answers):
+    scripted.script = [*answers]
+
+    wait_for_suspension(client, parse_node(node(**QUEUED)), ChangeOptions())
+
+    assert len(scripted.asked) == len(answers)
 
 
 def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
