@@ -109,12 +109,17 @@ def test_logs_status_and_fetch_show_a_run_whose_tpu_is_gone(environment, run, tm
     assert "env" not in stored_record
 
 
-def copied(local_api, run, to, *, check=False):
-    """Copy the run's stored output to ``to`` as fetch.yml does; return whether anything changed."""
+def copy(local_api, run, to, *, check=False, **more):
+    """Copy the run's stored output to ``to`` as fetch.yml does; return the action's result."""
     state = local_api.state / "fleet"
     places = {"directory": f"{state}/outputs", "cache": f"{state}/cache/outputs", "to": str(to)}
     options = {"run": run, "fleet_state": str(state), "api": {"project": PROJECT}, "bundle": True}
-    result = run_action(stored_output, check=check, **places, **options)
+    return run_action(stored_output, check=check, **places | options | more)
+
+
+def copied(*arguments, **options):
+    """Copy the run's stored output; return whether anything changed."""
+    result = copy(*arguments, **options)
     assert not result.get("failed"), result
     return result["changed"]
 
@@ -132,8 +137,25 @@ def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(
     assert copied(local_api, "killed", to)
     assert not copied(local_api, "killed", to, check=True)
     assert "changed=0" in output_of(environment, *options)
-    (to / "2/0/log").write_text("cut")
-    assert copied(local_api, "killed", to, check=True)
+    log = (to / "2/0/log").read_text()
+    for other in ("cut", f"{log}more"):
+        (to / "2/0/log").write_text(other)
+        assert copied(local_api, "killed", to, check=True)
+
+
+@in_directory_only
+def test_only_a_bundle_has_the_record_and_an_error_is_returned_and_not_raised(
+    environment, local_api, tmp_path
+):
+    assert copied(local_api, "killed", tmp_path / "to", bundle=False)
+    assert not (tmp_path / "to/record.json").exists()
+
+    file = tmp_path / "file"
+    file.touch()
+    for to, options in ((file / "to", {}), (tmp_path / "to", {"directory": str(file)})):
+        result = copy(local_api, "killed", to, **options)
+        assert result["failed"]
+        assert "ot a directory" in result["msg"]
 
 
 def test_check_mode_names_missing_files_without_reading_the_output(tmp_path):
@@ -175,7 +197,8 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
         put_object(emulator, f"runs/{name}", content)
     fields = record_fields("moved", attempt=2, outputs=f"gs://{BUCKET}/runs/moved", wanted="done")
     (local_api.state / "fleet/runs/moved.json").write_text(json.dumps(fields))
-    assert copied(local_api, "moved", tmp_path)
+    result = copy(local_api, "moved", tmp_path)
+    assert (result["changed"], result["workers"]) == (True, fields["placement"])
     assert (tmp_path / "1/0/log").read_text() == "before\n"
     assert (tmp_path / "2/0/log").read_text() == "after\n"
 
