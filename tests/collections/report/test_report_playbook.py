@@ -78,6 +78,31 @@ def test_the_report_shows_archived_runs(tmp_path):
     assert run_action(report, answers={}, **paths)["runs"] == ["old"]
 
 
+def test_a_report_warns_of_what_it_cannot_read_and_is_unchanged_if_only_the_time_differs(
+    tmp_path, monkeypatch
+):
+    paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
+    store = RunStore.of(paths["fleet_state"])
+    for run in ("mine", "other"):
+        store.change(run, 0, record_fields(run, wanted="done"), Event(EventKind.LAUNCHED))
+    (tmp_path / "fleet_state/runs/damaged.json").write_text("[]")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory/other").touch()  # its output can't be read
+    times = iter((1e9, 1e9 + 600, 1e9))
+    monkeypatch.setattr(report, "time", SimpleNamespace(time=lambda: next(times)))
+
+    one, again, every = (
+        run_action(report, answers={}, run=run, **paths) for run in ("mine", "mine", "")
+    )
+
+    assert (one["runs"], one["changed"], again["changed"]) == (["mine"], True, False)
+    assert len(one["warnings"]) == 1
+    assert "damaged" in one["warnings"][0]
+    assert sorted(every["runs"]) == ["mine", "other"]
+    assert len(every["warnings"]) == 2
+    assert "other" in every["warnings"][1]
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
