@@ -297,7 +297,9 @@ def test_doctor_suggests_to_delete_an_unreachable_tpu_of_this_fleet_only(host, f
     assert line.endswith(fix)
     assert ("delete.yml" in line) == (not foreign)
     # The cause may be on this computer or in the network; then a new TPU would not help.
-    assert ("If no other check explains this, recreate its TPU" in line) == (not foreign)
+    # create.yml creates only TPUs of the fleet file.
+    advice = "If no other check explains this, recreate its TPU, which must be in fleet.yml: "
+    assert (advice in line) == (not foreign)
 
 
 def test_a_tpu_whose_name_begins_like_a_multislice_is_selected():

@@ -129,7 +129,8 @@ def _failure_finding(
     if host.startswith(f"{tpu}-{zone}-w"):
         tpu = f"{tpu}_{zone}"
     fix = (
-        "wait a minute if it is booting. If no other check explains this, recreate its TPU: "
+        "wait a minute if it is booting. If no other check explains this, recreate its TPU, which "
+        "must be in fleet.yml: "
         f"ansible-playbook playbooks/delete.yml -e tpu={tpu} && "
         f"ansible-playbook playbooks/create.yml -e tpu={tpu}"
     )
