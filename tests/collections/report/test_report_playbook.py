@@ -25,6 +25,7 @@ from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
 from tests.collections.role_templates import evaluated, loaded
 from tests.collections.running_actions import run_action
+from tests.collections.runs.answers import report_end
 from tests.collections.test_run_schedule_timers import TOOLS
 
 REPORT = "playbooks/report.yml"
@@ -76,6 +77,27 @@ def test_the_report_shows_archived_runs(tmp_path):
     assert store.archive_finished([record], time.time() + 2 * ARCHIVE_AFTER_S) == ["old"]
 
     assert run_action(report, answers={}, **paths)["runs"] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "tpu_state", "text"),
+    [
+        ({"pod-w0": {"runs": [report_end("2", error="no such file")]}}, "READY", "no such file"),
+        ({}, "PREEMPTED", "preempted"),
+        ({}, "READY", ""),
+    ],
+    ids=["a worker's report", "a preempted TPU", "a READY TPU"],
+)
+def test_a_report_shows_what_the_inventory_and_the_workers_say(tmp_path, answers, tpu_state, text):
+    paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
+    store = RunStore.of(paths["fleet_state"])
+    store.change("mine", 0, record_fields(workers=1), Event(EventKind.LAUNCHED))
+
+    run_action(report, answers=answers, tpu_states={"pod": tpu_state}, **paths)
+
+    texts = Reader((tmp_path / "path").read_text()).texts
+    assert text in " ".join(texts)
+    assert ("preempted" in texts) == (tpu_state == "PREEMPTED")
 
 
 def test_a_report_warns_of_what_it_cannot_read_and_is_unchanged_if_only_the_time_differs(
