@@ -250,7 +250,7 @@ def _not_shared(run: DisturbedRun) -> None:
 
     Stops ``run`` before the check, so that the TPU is free, and restarts it afterwards.
     """
-    code = run.log.with_name("code-not-shared")
+    code = run.fleet.beside / "code-not-shared"  # outside of this repository, which ignores clouds
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()
     run_option = ("-e", f"run={run.run}")
