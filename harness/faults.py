@@ -111,6 +111,7 @@ def _cut(run: DisturbedRun) -> None:
     run.watch()
     time.sleep(35)  # wait until the rendezvous has failed
     run.fault("worker", f"{TPU}-w1", "reconnect")
+    run.fleet.on(f"{TPU}-w1", "true")  # an open connection recovers only after some seconds
 
 
 def _hang(run: DisturbedRun) -> None:
