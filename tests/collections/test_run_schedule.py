@@ -1,4 +1,4 @@
-"""Timers of the controller: the systemd units and crontab lines that are written."""
+"""Timers of the controller: what schedule.yml asks for, and the systemd units and crontab lines."""
 
 import shlex
 import shutil
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from ansible.template import trust_as_template
 from ansible_collections.tpufleet.core.plugins.doc_fragments.tpu_inventory import ModuleDocFragment
 from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedule import (
     Origin,
@@ -24,6 +25,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.schedule.run_schedul
 )
 
 from harness.playbooks import ROOT
+from tests.collections.role_templates import evaluated, loaded
 
 WATCH = Timer(
     "watch",
@@ -307,3 +309,43 @@ def test_a_timer_gets_the_environment_variables_of_all_options_of_the_inventory(
 
     assert variables
     assert variables - left_out <= set(play["vars"]["schedule_own_variables"])
+
+
+FOUND = {"to_delete": [{"name": "pod", "zone": "a-1", "id": "7", "is_ours": True}]}
+OURS = {"bucket": "gs://ours"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({}, {"state": "list"}),
+        ({"remove": "tpufleet-do-watch"}, {"state": "absent", "name": "tpufleet-do-watch"}),
+        (OURS | {"watch": "1m"}, {"verb": "watch", "target": "", "every": "1m", "publish": ""}),
+        (OURS | {"report": "5m"}, {"every": "5m", "publish": "gs://ours/report.html"}),
+        (OURS | {"report": "5m", "publish": "gs://b/x.html"}, {"publish": "gs://b/x.html"}),
+        ({"report": "5m"}, {"publish": ""}),
+        ({"restart": "mine", "every": "6h"}, {"verb": "restart", "target": "mine", "every": "6h"}),
+        ({"kill": "mine", "at": "18:00"}, {"verb": "kill", "target": "mine", "at": "18:00"}),
+        (
+            {"delete": "pod_a-1", "schedule_plan": FOUND},
+            {"verb": "delete", "target": "pod", "zone": "a-1", "node_id": "7"},
+        ),
+        ({"ansible_inventory_sources": ["/lab"]}, {"inventories": ["/lab"]}),
+    ],
+)
+def test_the_playbook_schedules_what_the_user_asks_for(variables, options):
+    [play] = loaded("playbooks/schedule.yml")
+    module = "tpufleet.core.run_schedule"
+    [task] = [task[module] for task in play["tasks"] if module in task]
+
+    assert {name: evaluated(task[name], play["vars"] | variables) for name in options} == options
+
+
+def test_the_playbook_refuses_several_playbooks_and_finds_a_tpu_in_its_zone():
+    [play] = loaded("playbooks/schedule.yml")
+    several, _, find, *_ = play["tasks"]
+    one = {**play["vars"], "kill": "mine"}
+
+    is_refused = trust_as_template(f"{{{{ {several['when']} }}}}")
+    assert [evaluated(is_refused, each) for each in (one, one | {"watch": "1m"})] == [False, True]
+    assert evaluated(find["tpufleet.core.tpu_fleet"]["zone"], {"zone": "a-1"}) == "a-1"

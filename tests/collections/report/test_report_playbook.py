@@ -23,7 +23,6 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import (
 from harness.playbooks import environment_of, output_of
 from harness.valid_record import record_fields
 from tests.collections.report.test_report_page import Reader
-from tests.collections.role_templates import evaluated, loaded
 from tests.collections.running_actions import run_action
 from tests.collections.runs.answers import report_end
 from tests.collections.test_run_schedule_timers import TOOLS
@@ -161,18 +160,6 @@ def test_a_scheduled_report_is_published_to_the_bucket(local_api, tmp_path):
     assert line.startswith("*/5 * * * * ")
     arguments = line.partition("playbooks/report.yml")[2].partition(">")[0].strip()
     assert arguments == "-e publish=gs://ours/report.html"
-
-
-def test_a_scheduled_report_is_published_to_the_named_object_or_not_at_all():
-    [publish] = [
-        each["vars"]["schedule_publish"]
-        for each in loaded("playbooks/schedule.yml")
-        if "vars" in each
-    ]
-
-    other = "gs://other/x.html"
-    assert evaluated(publish, {"bucket": "gs://ours", "publish": other}) == other
-    assert evaluated(publish, {}) == ""
 
 
 def test_the_error_about_an_unwritable_path_names_it(tmp_path):
