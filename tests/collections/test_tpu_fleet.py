@@ -11,7 +11,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys impo
 )
 
 from harness.playbooks import OURS
-from tests.collections.local_client import later_request
+from tests.collections.local_client import later_request, make
 from tests.collections.running_actions import api_variable, run_action
 from tests.collections.test_fleet import DEMO, SlowMachines, start_preemption
 from tests.collections.test_host_keys import ED25519
@@ -129,6 +129,22 @@ def test_the_host_keys_of_a_deleted_tpu_are_removed(local_api, tmp_path):
 
     run_fleet(local_api, **options)
     assert list(file.read()) == [other]
+
+
+def test_the_host_keys_of_an_unchanged_tpu_stay_and_check_mode_reads_none(api, local_api, tmp_path):
+    node = local_api.ready("demo", labels=OURS)
+    file, reported = KnownHostsFile(tmp_path / "known_hosts"), []
+    options = {"known_hosts_file": str(file.path), "report": lambda *text: reported.append(text)}
+    entries = (DEMO | {"labels": OURS}, DEMO | {"name": "missing"})
+
+    results = make(api, *entries, check=True, **options)
+    assert [(result.changed, result.warnings) for result in results] == [(False, ()), (True, ())]
+    assert (file.path.exists(), reported) == (False, [])
+
+    file.add([KnownHost(f"{node['id']}-w{i}", {"ssh-ed25519": ED25519}) for i in range(2)])
+    before = file.read()
+    make(api, DEMO | {"labels": OURS}, **options)
+    assert file.read() == before
 
 
 def test_a_delete_by_id_deletes_the_tpu(local_api):
