@@ -120,6 +120,15 @@ def test_without_wait_the_module_returns_while_the_request_is_queued(scripted):
     assert created["request"]["state"] == again["request"]["state"] == "WAITING_FOR_RESOURCES"
 
 
+def test_the_module_requests_a_tpu_of_another_name(scripted):
+    scripted.script = [GONE, Reply({"done": True}), Reply(request("WAITING_FOR_RESOURCES"))]
+
+    assert run_queued_resource(scripted, wait=False, node_name="other")["changed"]
+
+    (creation,) = (sent for sent in scripted.asked if sent.method == "POST")
+    assert creation.body["tpu"]["nodeSpec"][0]["nodeId"] == "other"
+
+
 def test_a_request_that_somebody_else_created_meanwhile_is_not_used(client, scripted):
     taken = error(409, "already exists")
     theirs = request(spec=replace(DEMO, tier=""))
