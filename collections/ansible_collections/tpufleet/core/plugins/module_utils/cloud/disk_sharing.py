@@ -133,14 +133,14 @@ def ensure_shared(
             for attachment in attachments_of(api, node)
             if attachment.attaches(zone, disk)
         }
-        if modes - {"READ_ONLY"}:
+        if is_unshared or modes - {"READ_ONLY"}:
             changes.append(_attach(api, node, disk, None, deadline, check))
     if is_unshared and not check:
         api.compute.set_access_mode(zone, disk, READ_ONLY_MANY, deadline)
     source = f"projects/{api.settings.project}/zones/{zone}/disks/{disk}"
     desired = Attachment(source, "READ_ONLY")
     changes += [_attach(api, node, disk, desired, deadline, check) for node in nodes]
-    return any(changes)
+    return is_unshared or any(changes)
 
 
 def _attach(
