@@ -266,9 +266,11 @@ def test_a_cache_of_other_zones_or_of_another_project_is_ignored(listed, scripte
     assert projects == ["local-fleet", "local-fleet", "other-fleet"]
 
 
-def test_a_partial_list_that_is_allowed_is_marked(listed, scripted):
+def test_a_partial_list_that_is_allowed_is_marked_and_not_cached(listed, scripted, caching):
     scripted.handler = answering(node(), unreachable=["us-east1-d"])
-    result = listed(allow_partial=True)
+    result = listed(allow_partial=True, **caching)
+    listed(allow_partial=True, **caching)
+    assert scripted.methods().count("GET") == 2
     worker = the_inventory(result)["_meta"]["hostvars"]["demo-w0"]
     assert (worker["tpu_partial"], worker["tpu_unreachable"]) == (True, ["us-east1-d"])
     assert "us-east1-d" in result.stderr

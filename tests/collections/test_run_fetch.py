@@ -24,6 +24,7 @@ from harness.emulated_storage import put_object
 from harness.playbooks import environment_of, error_of, output_of
 from harness.stored_output import QUICK
 from tests.collections.local_client import store_record
+from tests.collections.role_templates import evaluated, loaded
 from tests.collections.running_modules import run_module
 
 
@@ -351,3 +352,17 @@ def test_fetch_fails_at_its_end_if_the_bucket_has_no_finished_checkpoint(
 
     assert "no finished checkpoint (10: it has no commit_success.txt" in output
     assert output.index("Copy an archive of the run") < output.index("no finished checkpoint")
+
+
+@pytest.mark.parametrize(("worker", "checkpoints"), [(0, "newest"), (1, "none")])
+def test_only_the_archive_of_worker_0_has_checkpoints(worker, checkpoints):
+    [pack] = [
+        task["tpufleet.core.run_pack"]
+        for play in loaded("playbooks/fetch.yml")
+        for task in play.get("tasks", ())
+        if "tpufleet.core.run_pack" in task
+    ]
+    variables = {"fetch_which": "newest", "tpu_worker_id": worker, "checkpoint_pattern": "*/s-*"}
+
+    assert evaluated(pack["checkpoints"], variables) == checkpoints
+    assert evaluated(pack["checkpoint_pattern"], variables) == "*/s-*"
