@@ -110,17 +110,34 @@ def test_a_run_of_another_trainer_is_refused(fields):
 @pytest.mark.parametrize(
     ("ids", "foreign", "expected"),
     [
-        ({"pod-w0": "1", "other-w0": "2"}, ["pod-w0"], []),
-        ({"pod-w0": "1", "other-w0": "2"}, [], ["pod-w0"]),
-        ({"pod-w0": "1", "other-w0": "4711"}, ["pod-w0", "other-w0"], ["other-w0"]),
+        ({"pod": "1", "other": "2"}, ["pod"], []),
+        ({"pod": "1", "other": "2"}, [], ["pod"]),
+        ({"pod": "1", "other": "4711"}, ["pod", "other"], ["other"]),
+        ({"pod-east": "1", "pod-west": "2"}, ["pod-west"], ["pod-east"]),
     ],
-    ids=["a foreign TPU has its name", "recreated", "found by its id"],
+    ids=["a foreign TPU has its name", "recreated", "found by its id", "a foreign one, too"],
 )
 def test_a_run_uses_its_own_tpu_and_no_foreign_one_of_the_same_name(ids, foreign, expected):
-    groups = {"tpu": [*ids], "tpu_pod": ["pod-w0"], "foreign": foreign}
-    hostvars = {host: {"tpu_id": tpu_id} for host, tpu_id in ids.items()}
+    groups = {"tpu": [*ids], "foreign": foreign}
+    hostvars = {
+        host: {"tpu_name": host.partition("-")[0], "tpu_id": tpu_id} for host, tpu_id in ids.items()
+    }
 
     assert run_workers(launch_spec(), groups, hostvars) == expected
+
+
+def test_a_multislice_run_uses_a_recreated_slice_with_the_other_slices():
+    nodes = [
+        {"name": f"pod-{slice_id}", "zone": "us-east1-d", "id": str(slice_id)}
+        for slice_id in (0, 1)
+    ]
+    hostvars = {
+        f"pod-{slice_id}": {"tpu_name": f"pod-{slice_id}", "tpu_multislice": "pod", "tpu_id": now}
+        for slice_id, now in enumerate(("0", "4711"))
+    }
+
+    launch = launch_spec(tpu="multislice_pod", nodes=nodes)
+    assert run_workers(launch, {"tpu": [*hostvars]}, hostvars) == ["pod-0", "pod-1"]
 
 
 def test_a_multislice_run_uses_all_its_slices():

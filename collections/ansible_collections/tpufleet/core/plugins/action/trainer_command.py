@@ -16,6 +16,7 @@ from ..module_utils.worker.process import check_no_secrets
 from ..module_utils.worker.run import RunError, check_name
 from ..plugin_utils.fleet.inventory_groups import workers_of
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
+from ..plugin_utils.fleet.slices import run_tpu_names
 from ..plugin_utils.plain_values import plain
 from ..plugin_utils.runs.launch import placement_fields
 from ..plugin_utils.runs.record_error import RecordError
@@ -125,8 +126,16 @@ def run_workers(
     """
     ids = {node.id for node in launch.nodes}
     foreign = groups.get(FOREIGN_GROUP, [])
-    same = [host for host in groups.get("tpu", []) if hostvars[host].get("tpu_id") in ids]
-    return same or [host for host in workers_of(groups, launch.tpu) if host not in foreign]
+    ready = groups.get("tpu", [])
+    same = [host for host in ready if hostvars[host].get("tpu_id") in ids]
+    if {hostvars[host]["tpu_id"] for host in same} == ids:
+        return same
+    # A recreated slice of a multislice has another id.
+    return [
+        host
+        for host in ready
+        if host not in foreign and launch.tpu in run_tpu_names(hostvars[host])
+    ]
 
 
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
