@@ -151,13 +151,14 @@ def test_requirements_are_refused_if_a_lock_file_is_set(tmp_path):
 
 
 def test_setup_for_an_existing_run_ignores_the_requirements_of_the_inventory(setup, tmp_path):
-    command = setup_command(run_record().launch, "demo", keep_release(tmp_path))
+    state_dir = keep_release(tmp_path / "my fleet")
+    command = setup_command(run_record().launch, "demo", state_dir)
     options = shlex.split(command.removeprefix("ansible-playbook setup.yml "))
 
     result = setup(*options)
 
     assert result.returncode == 0, flat(result)
-    assert f"jax_lock={cached_lock_path(tmp_path, LOCK)}" in options
+    assert f"jax_lock='{cached_lock_path(state_dir, LOCK)}'" in options
     assert not (tmp_path / "mine.lock").exists()
 
 

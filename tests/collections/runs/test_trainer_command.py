@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import pytest
+from ansible_collections.tpufleet.core.plugins.action import trainer_command
 from ansible_collections.tpufleet.core.plugins.action.trainer_command import run_workers
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.process import Process
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run import RunError
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.event_kind import EventKind
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.history import Event
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.launch import placement_fields
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.run_plan import Worker
+from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command import (
     bucket_target,
     check_trainer,
@@ -17,7 +21,8 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.trainer_command
     placements,
 )
 
-from harness.valid_record import launch_spec
+from harness.valid_record import launch_spec, record_fields
+from tests.collections.running_actions import run_action
 
 POD = tuple(Worker(f"pod-w{number}", "pod", number, 4, "10.0.0.9") for number in range(4))
 
@@ -124,6 +129,24 @@ def test_a_run_uses_its_own_tpu_and_no_foreign_one_of_the_same_name(ids, foreign
     }
 
     assert run_workers(launch_spec(), groups, hostvars) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "address"),
+    [("tpu_pod", "pod"), ("tpu_pod_us_east1_d", "pod_us-east1-d")],
+    ids=["the only TPU of this name", "one of several"],
+)
+def test_the_setup_command_selects_the_run_s_tpu(tmp_path, group, address):
+    record = record_fields(workers=1)
+    RunStore.of(str(tmp_path)).change("mine", 0, record, Event(EventKind.LAUNCHED))
+    pod = {"tpu_name": "pod", "tpu_zone": "us-east1-d", "tpu_id": "4711"}
+    pod |= {"tpu_worker_id": 0, "tpu_worker_count": 1, "tpu_leader_ip": "10.0.0.2"}
+    variables = {"groups": {"tpu": ["pod"], group: ["pod"]}, "hostvars": {"pod": pod}}
+    paths = dict.fromkeys(("fleet_state", "state_dir"), str(tmp_path))
+
+    planned = run_action(trainer_command, variables, command="eval", run="mine", **paths)
+
+    assert planned["setup"] == f"ansible-playbook setup.yml -e tpu={address}"
 
 
 def test_a_multislice_run_uses_a_recreated_slice_with_the_other_slices():

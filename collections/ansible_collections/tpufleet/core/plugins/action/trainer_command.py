@@ -14,7 +14,7 @@ from ..module_utils.worker.contract import ATTEMPT_PORTS
 from ..module_utils.worker.launch_spec import InvalidLaunchError, LaunchSpec
 from ..module_utils.worker.process import check_no_secrets
 from ..module_utils.worker.run import RunError, check_name
-from ..plugin_utils.fleet.inventory_groups import workers_of
+from ..plugin_utils.fleet.inventory_groups import group_of, workers_of
 from ..plugin_utils.fleet.ownership import FOREIGN_GROUP
 from ..plugin_utils.fleet.slices import run_tpu_names
 from ..plugin_utils.plain_values import plain
@@ -38,6 +38,7 @@ from ..plugin_utils.runs.trainer_command import (
     placements,
 )
 from ..plugin_utils.runs.typed_values import parse_env, truncated_value_error
+from ..plugin_utils.setup.own_lock import setup_with_lock
 
 WITH_SPACES = {"set": "batch=8 seed=2", "env": "A=1 B=2"}
 """Command-line variables whose values may have spaces, each with an example."""
@@ -104,6 +105,8 @@ class ActionModule(ActionBase):
         planned = command_launch(launch, command, command_options, overrides, env, fields, attempt)
         checked = LaunchSpec.from_json(planned.to_json())
         is_fetched = command == EXPORT and not target
+        # If several zones have a TPU of this name, only the name with the zone selects one of them.
+        address = tpu if group_of(tpu) in groups else f"{tpu}_{hostvars[hosts[0]]['tpu_zone']}"
         state_dir = Path(options["state_dir"])
         release = cached_release_path(state_dir, launch.release)
         return {
@@ -111,7 +114,7 @@ class ActionModule(ActionBase):
             "workers": list(checked.placement),
             "launch": checked.to_json(),
             "code": str(release) if is_cached(release) else "",
-            "setup": setup_command(launch, tpu, state_dir),
+            "setup": setup_command(launch, address, state_dir),
             "export": str(export_directory(run, checked.attempt)) if is_fetched else "",
         }
 
@@ -141,13 +144,11 @@ def run_workers(
 def setup_command(launch: LaunchSpec, tpu: str, state_dir: Path) -> str:
     """Return the setup command for a TPU that lacks the Python environment of a launch.
 
-    The command names the copy of the launch's lock file in ``state_dir``, this controller's state
-    directory, and clears the inventory's requirements, which setup.yml refuses beside a lock file.
-    Without an intact copy, the command installs the current lock file, which may differ.
+    ``tpu`` is the value of ``-e tpu=``. The command names the copy of the launch's lock file in
+    ``state_dir``, this controller's state directory. Without an intact copy, the command installs
+    the current lock file, which may differ.
     """
     lock = cached_lock_path(state_dir, launch.requirements)
-    command = f"ansible-playbook setup.yml -e tpu={tpu}"
     if not lock_matches_digest(lock, launch.requirements):
-        return command
-    locked = f"-e jax_requirements={launch.jax_requirements} -e jax_lock={lock}"
-    return f"{command} {locked} -e requirements= -e worker_extras="
+        return f"ansible-playbook setup.yml -e tpu={tpu}"
+    return f"{setup_with_lock(lock)} -e tpu={tpu} -e jax_requirements={launch.jax_requirements}"

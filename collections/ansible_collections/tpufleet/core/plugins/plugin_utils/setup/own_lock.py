@@ -78,7 +78,7 @@ class Sources:
 
     def option(self) -> str:
         """Return the options of setup.yml that select these sources, for messages."""
-        options = [f"-e requirements={self.requirements}"] if self.requirements else []
+        options = [_extra_var("requirements", self.requirements)] if self.requirements else []
         if self.extras:
             options.append(f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}")
         return " ".join(options)
@@ -127,7 +127,13 @@ def setup_with_lock(lock: Path) -> str:
 
     It clears the inventory's requirements, which setup.yml refuses beside a lock file.
     """
-    return f"ansible-playbook setup.yml -e jax_lock={lock} -e requirements= -e worker_extras="
+    lock_option = _extra_var("jax_lock", lock)
+    return f"ansible-playbook setup.yml {lock_option} -e requirements= -e worker_extras="
+
+
+def _extra_var(name: str, path: Path) -> str:
+    """Return an option ``-e NAME=PATH``, quoted for the shell and, inside, for Ansible."""
+    return f"-e {shlex.quote(f'{name}={shlex.quote(str(path))}')}"
 
 
 def parse_extras(extras: Sequence[str] | str) -> tuple[str, ...]:
