@@ -373,8 +373,9 @@ def test_the_first_timer_of_a_user_without_a_crontab_creates_it(controller):
 
 @by_cron
 def test_the_log_of_a_cron_timer_is_the_newest_full_log_of_its_playbook(controller, tmp_path):
-    controller.ask(**WATCH, project=str(tmp_path))
-    logs = tmp_path / ".tpufleet/logs"
+    project = tmp_path / "my project"
+    controller.ask(**WATCH, project=str(project))
+    logs = project / ".tpufleet/logs"
     logs.mkdir(parents=True)
     for name in ("20260102T000000-watch-2", "20260101T000000-watch-1", "20260103T000000-create-3"):
         (logs / f"{name}.log").write_text(f"{name}\n")

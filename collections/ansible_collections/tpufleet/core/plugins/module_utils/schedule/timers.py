@@ -160,7 +160,7 @@ class Cron:
         """
         origin, verb = self.origin(name), name.removeprefix(PREFIX).partition("-")[0]
         folder = shlex.quote(f"{origin.project if origin else '.'}/.tpufleet/logs")
-        return f"crontab -l | grep {name}; tail $(ls {folder}/*-{verb}-*.log | tail -n 1)"
+        return f'crontab -l | grep {name}; tail "$(ls {folder}/*-{verb}-*.log | tail -n 1)"'
 
     def put(self, timer: Timer, dry: bool) -> tuple[str, str]:
         """Create or change a timer, unless ``dry``; return the crontab before and after.
