@@ -124,6 +124,22 @@ def test_a_report_warns_of_what_it_cannot_read_and_is_unchanged_if_only_the_time
     assert "other" in every["warnings"][1]
 
 
+def test_a_report_is_changed_if_only_the_published_page_differs(tmp_path, emulator, bucket_api):
+    paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
+    options = {**paths, "answers": {}, "api": bucket_api}
+    published = {**options, "publish": f"gs://fleet/{tmp_path.name}/a.html"}
+    run_action(report, **options)
+
+    results = [
+        run_action(report, check=True, **published),
+        run_action(report, **published),
+        run_action(report, check=True, **published),
+        run_action(report, **published),
+    ]
+
+    assert [result["changed"] for result in results] == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import time
@@ -13,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.cloud.errors import CloudError, NotConfigured
+from ..module_utils.cloud.errors import CloudError, Forbidden, NotConfigured, NotFound
 from ..module_utils.cloud.storage import Bucket
 from ..plugin_utils.outputs.objects import OutputError, trim
 from ..plugin_utils.outputs.run_outputs import RunOutputs
@@ -101,24 +102,30 @@ class ActionModule(ActionBase):
                 f"can't write {path}: {error.strerror}. Choose another file: "
                 "ansible-playbook playbooks/report.yml -e report=FILE"
             ) from None
-        url = ""
+        url, changed = "", _differs(before, text)
         if options["publish"]:
             try:
-                url = _publish(text, options["publish"], api, is_dry=self._task.check_mode)
+                url, is_new = _publish(text, options["publish"], api, is_dry=self._task.check_mode)
             except CloudError as error:
                 raise AnsibleActionFail(str(error)) from None
-        changed = _AS_OF.sub("", before) != _AS_OF.sub("", text)
+            changed = changed or is_new
         runs = [view.name for view in views]
         warnings = [unusable.error for unusable in stored.unusable] + output_warnings
         output = {"changed": changed, "path": str(path), "url": url, "runs": runs, "msg": str(path)}
         return result | output | {"warnings": warnings}
 
 
-def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) -> str:
-    """Store the page as the object ``location`` (gs://bucket/name); return its URL for browsers.
+def _differs(before: str, after: str) -> bool:
+    """Return whether two pages differ in more than the time of the report."""
+    return _AS_OF.sub("", before) != _AS_OF.sub("", after)
 
-    If ``is_dry``, nothing is stored. Readers need the permission to read the bucket's objects.
-    Raises CloudError.
+
+def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) -> tuple[str, bool]:
+    """Store the page as the object ``location`` (gs://bucket/name).
+
+    Returns its URL for browsers, and whether the page differs from the one published before. If
+    ``is_dry``, nothing is stored. Readers need the permission to read the bucket's objects. Raises
+    CloudError.
     """
     folder, _, name = location.rpartition("/")
     if not location.startswith("gs://") or not name.endswith(".html"):
@@ -126,10 +133,12 @@ def _publish(text: str, location: str, api: Mapping[str, Any], *, is_dry: bool) 
             f"publish={location!r:.200}: expected gs://BUCKET/NAME.html. Use: "
             "ansible-playbook playbooks/report.yml -e publish=gs://BUCKET/report.html"
         )
-    bucket = Bucket.of(folder, api)
+    bucket, before = Bucket.of(folder, api), b""
+    with contextlib.suppress(NotFound, Forbidden):
+        before = bucket.content(name)
     if not is_dry:
         bucket.upload(name, gzip.compress(text.encode("utf-8")), _OBJECT_METADATA)
-    return bucket.browser_url(name)
+    return bucket.browser_url(name), _differs(before.decode("utf-8", errors="replace"), text)
 
 
 def read_outputs(
