@@ -206,6 +206,15 @@ def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment)
     assert "playbooks/create.yml -e tpu=thiers" in flat(result)
 
 
+def test_a_multislice_without_ready_workers_is_not_created_by_create_yml(environment):
+    for is_partial in (True, False):
+        arguments = ("-e", "tpu=multislice_big", "-e", json.dumps({"tpu_partial": is_partial}))
+        result = flat(play(environment, "playbooks/push.yml", *arguments))
+
+        assert "multislice_big" in result
+        assert "create.yml" not in result
+
+
 def test_a_tpu_is_managed_if_it_is_in_the_fleet_file_and_belongs_to_this_fleet():
     fleet = [DEMO | {"name": name} for name in "ab"]
     hostvars = {name: {"tpu_name": name} for name in "abc"}

@@ -188,6 +188,14 @@ def test_without_a_worker_the_error_names_the_checkpoints_that_another_tpu_must_
 
     assert "that can read gs://bucket-of-ours/checkpoints/mine" in str(refused.value)
     assert "playbooks/sample.yml -e run=mine -e tpu=NAME" in str(refused.value)
+    assert str(refused.value).endswith("playbooks/create.yml -e tpu=pod")
+
+
+def test_without_a_worker_of_a_multislice_the_error_does_not_suggest_create_yml():
+    with pytest.raises(RunError, match="create its queued resource again") as refused:
+        placements(launch_spec(), "sample", "multislice_pod", [], {})
+
+    assert "create.yml" not in str(refused.value)
 
 
 def compiled(*target: str, **fields) -> list[str]:

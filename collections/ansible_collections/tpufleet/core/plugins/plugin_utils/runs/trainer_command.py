@@ -17,6 +17,7 @@ from typing import Any
 from ...module_utils.worker.contract import ATTEMPT_PORTS, OUTPUTS
 from ...module_utils.worker.launch_spec import LaunchSpec
 from ...module_utils.worker.run import TRAINER, RunError, WorkerPaths, runs_trainer
+from .observe import MULTISLICE
 from .run_plan import Placement, Worker, place_processes
 
 OPTIONS = {
@@ -67,9 +68,12 @@ def placements(
     if not workers:
         retry = f"ansible-playbook playbooks/{command}.yml -e run={launch.run} -e tpu=NAME"
         needs = "" if command == "bench" else f" that can read {launch.checkpoints}"
+        create = f"create this one: ansible-playbook playbooks/create.yml -e tpu={tpu}"
+        if tpu.startswith(MULTISLICE):
+            create = "create its queued resource again (docs/fleets.md)"
         raise RunError(
             f"run {launch.run}: no worker of the TPU {tpu} is READY. Use another TPU{needs}: "
-            f"{retry}, or create this one: ansible-playbook playbooks/create.yml -e tpu={tpu}"
+            f"{retry}, or {create}"
         )
     on_cpu = command == EXPORT or {**launch.env, **env}.get("JAX_PLATFORMS") == "cpu"
     if not on_cpu and launch.chip < 0:
