@@ -130,6 +130,22 @@ def test_the_end_of_a_process_is_shown_once(monkeypatch):
     assert shown == [training, training, "  w0: done: step 7 (0 s)"]
 
 
+def test_workers_that_still_prepare_data_do_not_wait_longer_than_a_silent_one(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(run_wait.constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(run_wait.ActionBase, "run", lambda *_: {})
+    outcomes = []
+    for seconds in (-1, 900):
+        waiting = action([module_result()], monkeypatch)
+        waiting._task = SimpleNamespace(_uuid="task", check_mode=False)
+        options = OPTIONS | {"seconds": seconds, "show": False}
+        waiting.validate_argument_spec = lambda options=options, **_: (None, options)
+        outcomes.append(waiting.run(task_vars={})["outcome"])
+
+    assert outcomes == ["timed_out", "left"]
+
+
 CRASHED = wait_result(7, state="failed", reason_code="exit_code", exit_code=1)
 
 

@@ -84,7 +84,8 @@ class ActionModule(ActionBase):
                 running_since = elapsed_s
             running_s = 0.0 if running_since is None else elapsed_s - running_since
             outcome = outcome_of(process, answer["settled"], options, elapsed_s, running_s)
-            if outcome is WaitOutcome.SETTLED and process.has_ended_badly:
+            has_failed = outcome is WaitOutcome.SETTLED and process.has_ended_badly
+            if has_failed or outcome is WaitOutcome.TIMED_OUT:
                 failure_marker.touch()
             if outcome is None and failure_marker.exists():
                 outcome = WaitOutcome.LEFT
