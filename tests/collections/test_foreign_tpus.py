@@ -273,12 +273,13 @@ def test_doctor_distinguishes_refused_keys_from_unreachable_workers(foreign, lab
     assert any(line.startswith("FIX  pod-w2: can't be reached") for line in summary["lines"])
 
 
-def test_doctor_adds_a_refused_key_to_os_login_if_it_manages_the_keys():
-    tpu_ssh = {"os_login": True, "private_key_file": "/my keys/id"}
+def test_doctor_adds_a_refused_key_to_os_login_if_it_manages_the_keys(monkeypatch):
+    monkeypatch.setenv("HOME", "/my home")
+    tpu_ssh = {"os_login": True, "private_key_file": "~/id"}
     hostvars = {"pod-w0": {"tpu_name": "pod", "tpu_ssh": tpu_ssh}}
     [line, _] = doctor_summary({"findings": []}, {"pod-w0": REFUSED}, "", hostvars)["lines"]
 
-    assert line.endswith("gcloud compute os-login ssh-keys add --key-file '/my keys/id.pub'")
+    assert line.endswith("gcloud compute os-login ssh-keys add --key-file '/my home/id.pub'")
 
 
 @pytest.mark.parametrize(

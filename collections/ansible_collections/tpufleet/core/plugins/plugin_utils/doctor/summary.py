@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...module_utils.worker.doctor_finding import PROBLEM, Finding, from_dicts, problem, verdict
@@ -96,10 +97,10 @@ def worker_findings(
 def _refused_key_fix(tpu: str, is_foreign: bool, variables: Mapping[str, Any]) -> str:
     ssh = variables.get("tpu_ssh") or {}
     if not is_foreign and ssh.get("os_login"):
-        public_key = shlex.quote(f"{ssh.get('private_key_file') or 'KEY'}.pub")
+        key = Path(ssh.get("private_key_file") or "KEY").expanduser()
         return (
             "check ssh_user in tpu.yml, and add the key: "
-            f"gcloud compute os-login ssh-keys add --key-file {public_key}"
+            f"gcloud compute os-login ssh-keys add --key-file {shlex.quote(f'{key}.pub')}"
         )
     if not is_foreign:
         return f"add the key: ansible-playbook playbooks/create.yml -e tpu={tpu}"
