@@ -87,9 +87,9 @@ def one_line(err: Exception) -> str:
 def parse_location(text: str, key: str) -> Path | str:
     """Return a Path, or gs://bucket/prefix without a slash at its end.
 
-    Raises ConfigError, whose message begins with ``key``, for another scheme.
+    Raises ConfigError, whose message begins with ``key``, for another scheme or without a bucket.
     """
-    if text.startswith("gs://"):
+    if text.startswith("gs://") and text[5:6] not in ("", "/"):
         return text.rstrip("/")
     if "://" in text:
         raise ConfigError(f"{key}: must be a path or gs://bucket/name, not {text}")

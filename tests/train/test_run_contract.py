@@ -65,6 +65,8 @@ def test_the_fleet_s_checkpoints_override_the_config_s(make_config: Callable[...
         ({"TPUFLEET_NUM_PROCESSES": "two"}, "TPUFLEET_NUM_PROCESSES: must be a whole number"),
         ({"TPUFLEET_COORDINATOR": ""}, "TPUFLEET_COORDINATOR: must be host:port for 4 processes"),
         ({"TPUFLEET_CHECKPOINTS": "s3://b/r"}, "must be a path or gs://.*, not s3://b/r"),
+        ({"TPUFLEET_CHECKPOINTS": "gs://"}, "must be a path or gs://bucket/name, not gs://"),
+        ({"TPUFLEET_CHECKPOINTS": "gs:///r"}, "must be a path or gs://bucket/name, not gs:///r"),
         ({"TPUFLEET_COORDINATOR": "leader"}, "TPUFLEET_COORDINATOR: must be host:port, not"),
     ],
 )
