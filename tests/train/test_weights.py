@@ -98,6 +98,18 @@ def test_an_untied_head_is_transposed(tmp_path: Path):
     np.testing.assert_array_equal(head, np.asarray(params["head_dv"]).T[:V])
 
 
+def test_export_copies_no_parameter_that_files_store_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    saved = {}
+    monkeypatch.setattr(weights, "save_file", lambda tensors, path, _: saved.update(tensors))
+    monkeypatch.setattr(Path, "replace", lambda path, target: target)
+    params = drawn(config())
+    weights.export(tmp_path, params, config(), "plain")
+    for name, a in params.items():
+        assert np.shares_memory(saved[name], np.asarray(a)), name
+
+
 @pytest.mark.parametrize("names", ["transformers", "plain"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_export_and_import_give_the_same_parameters(tmp_path: Path, names: str, tied: bool):

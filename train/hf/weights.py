@@ -51,9 +51,12 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
                 parts.setdefault(prefix + file_name, []).append(part)
     if jax.process_index():
         return directory / WEIGHTS
-    # save_file ignores the axis order of a view and writes its memory as it is, so copy views.
-    # Remove the parts of each tensor from memory as soon as they are copied.
-    tensors = {n: np.ascontiguousarray(np.concatenate(parts.pop(n), -1)) for n in [*parts]}
+    tensors = {}
+    for name in [*parts]:
+        arrays = parts.pop(name)  # so that memory holds no part that has been copied
+        tensor = np.concatenate(arrays, -1) if len(arrays) > 1 else arrays[0]
+        # save_file ignores the axis order of a view and writes its memory as it is.
+        tensors[name] = np.ascontiguousarray(tensor)
     directory.mkdir(parents=True, exist_ok=True)
     partial_file = directory / f".{WEIGHTS}"
     save_file(tensors, partial_file, {"format": "pt", "model": json.dumps(asdict(cfg.model))})
