@@ -70,7 +70,7 @@ def _fix_hint(args: argparse.Namespace) -> str:
     if "TPUFLEET_RUN" in os.environ:
         return ""
     command = f"python -m train {args.verb} {args.config} key=value"
-    return f"; edit the config, or append key=value: {command}"
+    return f". Edit the config, or append key=value: {command}"
 
 
 def _prepare(job: Job) -> int:

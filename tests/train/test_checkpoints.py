@@ -330,7 +330,9 @@ def test_the_directory_of_another_run_is_refused_and_stays(saved: Path, step: st
     (saved / OWNER).write_text(json.dumps(owner | {"run": "other"}))
     (saved / "50.orbax-checkpoint-tmp").mkdir()
     before = names(saved)
-    with pytest.raises(ConfigError, match="of the run other, not of alone; use another directory"):
+    with pytest.raises(
+        ConfigError, match=r"of the run other, not of alone\. Use another directory"
+    ):
         opened(saved)
     assert names(saved) == before
 

@@ -82,7 +82,7 @@ def test_a_truncated_corpus_is_refused_with_the_fix(cfg: DataConfig):
     (directory / "train.bin").write_bytes(b"fi")
     with pytest.raises(
         CorpusError,
-        match=r"train\.bin: 2 bytes, but meta.json lists 12 tokens of 1 bytes; remove the",
+        match=r"train\.bin: 2 bytes, but meta.json lists 12 tokens of 1 bytes\. Remove the",
     ):
         read_meta(directory)
 
@@ -91,7 +91,7 @@ def test_a_truncated_corpus_is_refused_with_the_fix(cfg: DataConfig):
 def test_a_damaged_meta_json_is_refused_with_the_fix(cfg: DataConfig, content: str):
     directory = prepare(cfg)
     (directory / "meta.json").write_text(content)
-    with pytest.raises(CorpusError, match=r"is not a prepared corpus .* remove the directory"):
+    with pytest.raises(CorpusError, match=r"is not a prepared corpus .*\. Remove the directory"):
         read_meta(directory)
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_is_no_config_error_so_the_run_is_tried_again(
     monkeypatch.setattr(corpus, "_write", fail)
     with pytest.raises(
         UnavailableError,
-        match=r"^data\.directory: /.*: cannot be written: No space left on device; free space",
+        match=r"^data\.directory: /.*: cannot be written: No space left on device\. Free space",
     ):
         prepare(cfg)
 
@@ -170,7 +170,8 @@ def test_a_corpus_without_read_permission_is_a_config_error(as_nobody: Path, fil
     directory = prepare(config_in(as_nobody))
     (directory / file_name).chmod(0)
     with pytest.raises(
-        ConfigError, match=rf"^data\.directory: .*/{file_name}: cannot be read: Permission denied; "
+        ConfigError,
+        match=rf"^data\.directory: .*/{file_name}: cannot be read: Permission denied\. ",
     ):
         read_meta(directory)
 

@@ -78,7 +78,7 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path):
         ),
         (
             {"compute": {"microbatch": 2, "accumulate": 2}},
-            "microbatch and accumulate are both set; set only one",
+            "microbatch and accumulate are both set. Set only one",
         ),
     ],
 )

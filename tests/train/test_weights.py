@@ -160,7 +160,7 @@ def test_a_model_unlike_gpt2_can_be_exported_with_plain_names(tmp_path: Path):
     ],
 )
 def test_an_option_that_a_family_does_not_support_is_named_with_the_fix(option: dict, named: str):
-    with pytest.raises(ConfigError, match=f"^{named} cannot express; .* --names plain$"):
+    with pytest.raises(ConfigError, match=rf"^{named} cannot express\. .* --names plain$"):
         weights.check_names(config(model=option), "transformers")
 
 

@@ -73,8 +73,8 @@ def check(cfg: Config) -> None:
         raise ConfigError(
             "compute.attention: cudnn needs a GPU, compute.dtype=bfloat16, and model.head_dim (by "
             "default model.width / model.heads) up to 128 and a multiple of 8, not "
-            f"{platform()}, {cfg.compute.dtype} and {cfg.model.head_width}; with auto, the trainer "
-            "selects an implementation that fits"
+            f"{platform()}, {cfg.compute.dtype} and {cfg.model.head_width}. Set auto: the "
+            "trainer then selects an implementation that fits"
         )
 
 

@@ -369,11 +369,11 @@ def _problems(cfg: Config) -> Iterator[str]:
     yield from source_problems(cfg.data)
     if cfg.compute.microbatch is not None and cfg.compute.accumulate > 1:
         yield (
-            "compute: microbatch and accumulate are both set; set only one, with "
+            "compute: microbatch and accumulate are both set. Set only one, with "
             "compute.microbatch=null or compute.accumulate=1"
         )
     if not cfg.sample.prompt:
-        yield 'sample.prompt: must not be empty; for example "\\n"'
+        yield 'sample.prompt: must not be empty. Set, for example, "\\n"'
 
 
 def _path_problems(key: str, path: str | None) -> Iterator[str]:

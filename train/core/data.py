@@ -44,7 +44,7 @@ class Corpus:
             if meta.train < self._least(meta):
                 raise ConfigError(
                     f"data: {meta.name} has {meta.train} tokens to train on and {meta.heldout} "
-                    f"held out, but one sequence needs {self._least(meta)}; use more data, a "
+                    f"held out, but one sequence needs {self._least(meta)}. Use more data, a "
                     "smaller model.context or a smaller data.heldout"
                 )
         if cfg.evaluate.every:
@@ -52,7 +52,7 @@ class Corpus:
         if not len(self.tokenizer.encode(cfg.sample.prompt)):
             raise ConfigError(
                 f"sample.prompt: {cfg.sample.prompt!r} has no tokens with data.tokenizer "
-                f"({cfg.data.tokenizer}); set another prompt"
+                f"({cfg.data.tokenizer}). Set another prompt"
             )
         shape = (self.tokenizer.dtype, self._length, cfg.seed)
         self.sources: list[JoinedText | PackedDocuments] = [
@@ -67,13 +67,13 @@ class Corpus:
     def check_heldout(self, otherwise: str = "") -> None:
         """Raise ConfigError unless each source has enough held-out tokens for one sequence.
 
-        ``otherwise`` is appended to the message "... hold out more", to name an alternative fix.
+        ``otherwise`` is appended to the message "... Hold out more", to name an alternative fix.
         """
         for meta in self.metas:
             if meta.heldout < self._least(meta):
                 raise ConfigError(
                     f"data.heldout: {meta.name} has {meta.heldout} tokens held out, fewer than one "
-                    f"sequence of {self._least(meta)}; hold out more{otherwise}"
+                    f"sequence of {self._least(meta)}. Hold out more{otherwise}"
                 )
 
     def _least(self, meta: Meta) -> int:

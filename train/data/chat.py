@@ -62,8 +62,8 @@ def parse(row: Row) -> list[Message]:
         )
     if not any(message["role"] == ASSISTANT for message in messages):
         raise CorpusError(
-            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned from it; "
-            "add an answer, or remove this conversation"
+            f"{row.origin}: no message has the role {ASSISTANT}, so nothing is learned from it. "
+            "Add an answer, or remove this conversation"
         )
     return messages
 

@@ -91,13 +91,13 @@ def source_problems(data: DataConfig) -> Iterator[str]:
     """Yield the contradictions between keys of ``data``, each as a message with the key."""
     for source in (data, *data.mixture):
         if source.text is not None and source.dataset.id is not None:
-            yield "data: text and dataset.id are both set; set only one"
+            yield "data: text and dataset.id are both set. Set only one"
     default = DataConfig()
     replaced = (field.name for field in fields(SourceConfig))
     if data.mixture and any(getattr(data, key) != getattr(default, key) for key in replaced):
-        yield "data: mixture replaces corpus, text, dataset and documents; set them in its entries"
+        yield "data: mixture replaces corpus, text, dataset and documents. Set them in its entries"
     if data.tokenizer == "bpe" and (data.mixture or data.documents == "chat"):
         yield (
-            "data.tokenizer: bpe is trained on one text; for a mixture or conversations use "
+            "data.tokenizer: bpe is trained on one text. For a mixture or conversations, use "
             "the path of a tokenizer.json, ascii or bytes"
         )

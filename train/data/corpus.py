@@ -104,8 +104,8 @@ def prepare(cfg: DataConfig, fetch: Callable[[Path], bool] = lambda directory: F
     except OSError as err:
         # No ConfigError: check_path_writable() has just written there, so a retry may succeed.
         raise UnavailableError(
-            f"data.directory: {directory}: cannot be written: {err.strerror}; "
-            "free space there, or set another directory"
+            f"data.directory: {directory}: cannot be written: {err.strerror}. "
+            "Free space there, or set another directory"
         ) from err
     return directory
 
@@ -132,7 +132,7 @@ def read_meta(directory: Path) -> Meta:
 
     Raises CorpusError if a file is missing or damaged, ConfigError if this user may not read it.
     """
-    fix = "remove the directory to prepare it again"
+    fix = "Remove the directory to prepare it again"
     try:
         meta = Meta(**json.loads((directory / "meta.json").read_text()))
         width = read_tokenizer(directory, meta).dtype().itemsize
@@ -140,20 +140,20 @@ def read_meta(directory: Path) -> Meta:
             if (size := _size(directory / f"{split}.bin")) != count * width:
                 raise CorpusError(
                     f"{directory}/{split}.bin: {size} bytes, but meta.json lists "
-                    f"{count} tokens of {width} bytes; {fix}"
+                    f"{count} tokens of {width} bytes. {fix}"
                 )
             if not _documents_fit(directory, split, meta, count):
                 raise CorpusError(
-                    f"{directory}/{split}.documents: does not match the tokens in {split}.bin; "
+                    f"{directory}/{split}.documents: does not match the tokens in {split}.bin. "
                     f"{fix}"
                 )
     except PermissionError as err:
         raise ConfigError(
-            f"data.directory: {err.filename}: cannot be read: {err.strerror}; set another "
+            f"data.directory: {err.filename}: cannot be read: {err.strerror}. Set another "
             "directory, or have its owner allow this user to read it"
         ) from err
     except (OSError, ValueError, TypeError) as err:
-        raise CorpusError(f"{directory}: is not a prepared corpus ({err}); {fix}") from err
+        raise CorpusError(f"{directory}: is not a prepared corpus ({err}). {fix}") from err
     return meta
 
 

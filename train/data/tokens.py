@@ -232,7 +232,7 @@ def read_file(path: Path | str) -> Tokenizer:
     if SETTINGS not in dict(settings.files) and tokenizer.decode(tokenizer.end) == SEPARATOR:
         log.warning(
             "data.tokenizer: documents end with an empty line, because no token for their end is "
-            "known; put the model's %s beside %s",
+            "known. Put the model's %s beside %s",
             SETTINGS,
             path,
         )

@@ -76,7 +76,7 @@ def check_names(cfg: Config, names: str) -> Family | None:
     family = closest(cfg.model)
     if difference := family.incompatibility(cfg.model):
         raise ConfigError(
-            f"{difference}, which {family.title} cannot express; export with -e names=plain, or on "
+            f"{difference}, which {family.title} cannot express. Export with -e names=plain, or on "
             "the command line of the trainer with --names plain"
         )
     return family

@@ -134,7 +134,7 @@ class Checkpoints:
             )
         mesh.check_equal(
             repr((step, self._shared_text(step, 0 if run is None else SHARED_SECONDS))),
-            f"do not find the files of process 0 in {self.directory}; choose a directory that all "
+            f"do not find the files of process 0 in {self.directory}. Choose a directory that all "
             "processes share",
         )
         self.latest: int | None = None if step == NONE else step
@@ -192,8 +192,8 @@ class Checkpoints:
         saved = Manifest.parse(self._manifest(self.latest)).of
         if difference := _difference(saved, self._identity, DEFAULTS):
             raise ConfigError(
-                f"{path}: is a checkpoint of another run: {difference}; "
-                "use the values of the checkpoint, another directory or another run name"
+                f"{path}: is a checkpoint of another run: {difference}. "
+                "Use the values of the checkpoint, another directory or another run name"
             )
         devices = jax.tree.leaves(abstract)[0].sharding.mesh.devices
         with _orbax(broadcast=has_separate_copies(devices)):
@@ -212,8 +212,8 @@ class Checkpoints:
             return
         if owner != run:
             raise ConfigError(
-                f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}; "
-                f"use another directory or run name; to continue that run, remove {OWNER} there"
+                f"{self.directory}: has the checkpoints of the run {_short(owner)}, not of {run}. "
+                f"Use another directory or run name. To continue that run, remove {OWNER} there"
             )
 
     def _newest_intact(self, run: str | None) -> int:

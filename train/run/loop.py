@@ -47,7 +47,7 @@ class Run:
         # Compare the corpus by fingerprint, not by paths, which may differ between workers.
         check_equal(
             repr((run_identity, replace(cfg, data=DataConfig()))),
-            "have a different config or corpus than process 0; push the same to all workers",
+            "have a different config or corpus than process 0. Push the same to all workers",
         )
         directory = contract.checkpoints
         self.checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity, contract.run)

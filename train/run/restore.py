@@ -37,7 +37,7 @@ def restored_params(
     checkpoints = Checkpoints(directory, cfg.checkpoint, run_identity)
     if checkpoints.latest is None:
         raise ConfigError(
-            f"{directory}: has no checkpoint yet; train until the first one is saved, or set "
+            f"{directory}: has no checkpoint yet. Train until the first one is saved, or set "
             "checkpoint.directory"
         )
     if step is not None:
