@@ -107,6 +107,24 @@ def test_ensure_present_raises_the_error_of_a_creation_that_failed_meanwhile(cli
         ensure_present(client, DEMO, ChangeOptions())
 
 
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("PREEMPTED", errors.CapacityError), ("READY", errors.OperationFailed)],
+)
+def test_a_tpu_that_is_preempted_during_its_creation_lacks_capacity(client, scripted, state, kind):
+    message = "Cloud TPU received a bad request. update is not supported while in state PREEMPTED"
+    failed = {"name": "o", "done": True, "error": {"code": 3, "message": message}}
+    scripted.handler = lambda asked: (
+        Reply(failed)
+        if asked.method == "POST"
+        else GONE
+        if len(scripted.asked) == 1
+        else Reply(node(state=state))
+    )
+    with pytest.raises(kind, match="PREEMPTED"):
+        ensure_present(client, DEMO, ChangeOptions())
+
+
 def patch_of(client, scripted, existing, spec):
     """Ensure that the TPU ``existing`` is as in ``spec``; return the PATCH request."""
     scripted.script = [Reply(existing), Reply(node()), Reply({"done": True}), Reply(node())]

@@ -179,7 +179,13 @@ def _create(api: TpuApi, spec: NodeSpec, deadline: float, options: ChangeOptions
     except (errors.InvalidRequest, errors.NotFound, errors.Forbidden) as error:
         raise explain_refusal(api, error, spec) from None
     progress("CREATING")
-    api.wait(operation, action, deadline, lambda: progress("CREATING"))
+    try:
+        api.wait(operation, action, deadline, lambda: progress("CREATING"))
+    except errors.OperationFailed:
+        # The creation of a TPU also fails if the TPU is preempted before it is READY.
+        node = read_node(api, spec.zone, spec.name)
+        if node is None or not node.is_lost:
+            raise
     return _wait_ready(api, spec, deadline, progress)
 
 
