@@ -156,9 +156,16 @@ def test_no_error_shows_the_token(client, scripted):
     assert "\n" not in str(caught.value)
 
 
-def test_a_request_that_exceeds_a_quota_is_not_retried(client, scripted):
-    scripted.script = [error(429, "Quota limit 'TPUV4' has been exceeded. Limit: 32 in zone x.")]
-    with pytest.raises(errors.QuotaError, match="Limit: 32"):
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Quota limit 'TPUV4' has been exceeded. Limit: 32 in zone x.",
+        "Quota 'TPUV4' exhausted. Limit 32 in region x\nQuota 'TPUV4Pod' exhausted. Limit 32 in y",
+    ],
+)
+def test_a_request_that_exceeds_a_quota_is_not_retried(client, scripted, message):
+    scripted.script = [error(429, message)]
+    with pytest.raises(errors.QuotaError, match=r"Limit:? 32"):
         client.create_node(ZONE, "demo", {})
 
 
@@ -174,6 +181,7 @@ def test_wait_polls_an_operation_until_it_is_done(client, scripted, clock):
     [
         (8, "There is no more capacity in the zone", errors.CapacityError),
         (8, "Quota limit 'TPUV4' has been exceeded", errors.QuotaError),
+        (9, "Insufficient reserved capacity. Contact customer support", errors.CapacityError),
         (13, "Internal error", errors.OperationFailed),
     ],
 )

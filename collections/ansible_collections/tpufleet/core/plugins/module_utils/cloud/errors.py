@@ -185,13 +185,15 @@ def _names_a_quota(error: Mapping[str, Any]) -> bool:
     """Return whether a 429 RESOURCE_EXHAUSTED was caused by a used-up quota, not by a rate limit.
 
     The message for a used-up TPU quota reads ``Quota limit 'TPUV3sPodPerProjectPerZone…' has been
-    exceeded. Limit: …``; a rate limit error has an ErrorInfo with the reason RATE_LIMIT_EXCEEDED.
+    exceeded. Limit: …`` or ``Quota 'TPUV3sPodPerProjectPerZone…' exhausted. Limit …``. A rate limit
+    error reads ``Quota exceeded for quota metric '…'``, or has an ErrorInfo with the reason
+    RATE_LIMIT_EXCEEDED.
     """
     details = error.get("details")
     for detail in details if isinstance(details, list) else []:
         if isinstance(detail, Mapping) and detail.get("reason") == "RATE_LIMIT_EXCEEDED":
             return False
-    return bool(re.search(r"(?i)quota limit\s+['\"]", str(error.get("message", ""))))
+    return bool(re.search(r"(?i)quota (?:limit )?['\"]", str(error.get("message", ""))))
 
 
 def _listed_reasons(error: Mapping[str, Any]) -> set[str]:
@@ -258,9 +260,10 @@ def from_operation(error: Mapping[str, Any], action: str) -> CloudError:
     if "errors" in error:
         return _from_compute_operation(error["errors"], action)
     message = one_line(error.get("message") or f"error code {error.get('code')}")
-    if error.get("code") == 8:
-        if _names_a_quota(error):
-            return QuotaError(f"can't {action}: {message}")
+    if error.get("code") == 8 and _names_a_quota(error):
+        return QuotaError(f"can't {action}: {message}")
+    # If a reservation is used up, the code is 9 (FAILED_PRECONDITION), not 8 (RESOURCE_EXHAUSTED).
+    if error.get("code") == 8 or message.startswith("Insufficient reserved capacity"):
         return CapacityError(f"can't {action}: {message} (try another zone, or again later)")
     return OperationFailed(f"can't {action}: {message}")
 
