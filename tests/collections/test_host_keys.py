@@ -112,6 +112,18 @@ def test_keys_that_are_published_late_are_waited_for(client, scripted, tmp_path)
     assert sorted(KnownHostsFile(file).read()) == ["4711-w0", "4711-w1"]
 
 
+def test_keys_are_requested_at_most_ten_times_a_minute(client, scripted, tmp_path, clock):
+    times = []
+
+    def answer(_):
+        times.append(clock())
+        return published({}, {})
+
+    scripted.handler = answer
+    remembered(client, str(tmp_path / "known_hosts"))
+    assert max(sum(start <= time < start + 60 for time in times) for start in times) <= 10
+
+
 def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
     scripted.handler = lambda _: published({"ssh-ed25519": ED25519}, {})
     file = str(tmp_path / "known_hosts")

@@ -36,6 +36,11 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 HOST_KEYS_TIMEOUT_S = 120.0
 
+#: Number of earlier pauses after which Polling.pause waits for at least 3 s. If guest attributes
+#: are read more than ten times a minute, Google may remove those that the guest is writing:
+#: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes.
+_SLOW_PAUSE = 7
+
 #: Error handler (PEP 383) that keeps bytes that are not UTF-8: other programs may have written such
 #: bytes to the known_hosts file.
 _KEEP_BYTES = "surrogateescape"
@@ -231,7 +236,7 @@ def remember_host_keys(
             return []
         progress("waiting for the ssh host keys")
         try:
-            polling.pause("read the host keys", pauses, deadline)
+            polling.pause("read the host keys", _SLOW_PAUSE + pauses, deadline)
         except DeadlineExceeded:
             return [
                 f"worker {worker} of TPU {node.where} published no ssh host keys"
