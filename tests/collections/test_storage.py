@@ -13,7 +13,7 @@ from ansible_collections.tpufleet.core.plugins.module_utils.cloud.storage import
     BucketUrl,
 )
 
-from harness.scripted_api import Reply, error
+from harness.scripted_api import Drop, Reply, error
 from harness.stored_output import QUICK
 from tests.collections.error_lines.bad import nowhere
 
@@ -127,6 +127,12 @@ def test_a_repeated_write_of_the_same_content_succeeds(bucket):
 
 
 PAGE = {"contentType": "text/html", "contentEncoding": "gzip", "cacheControl": "no-cache"}
+
+
+def test_a_removal_whose_answer_is_lost_succeeds(scripted):
+    scripted.script = [Drop(), error(404, "No such object: bucket/a.json")]
+    Bucket("gs://bucket", address=scripted.endpoint, retry=QUICK).remove("a.json", 1)
+    assert scripted.methods() == ["DELETE", "DELETE"]
 
 
 def test_an_upload_replaces_the_object_and_its_headers_are_served(bucket):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -221,9 +222,11 @@ class Bucket:
         return self._http.json_object(reply, action)
 
     def remove(self, name: str, generation: int) -> None:
-        """Delete the object if it is at ``generation``, else raise Conflict."""
+        """Delete the object if it is at ``generation``; raise Conflict if it is at another one."""
         params = {"ifGenerationMatch": str(generation)}
-        self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
+        # An earlier try, whose response was lost, may have deleted the object.
+        with suppress(errors.NotFound):
+            self._http.send("DELETE", self._path(name), f"remove {self.url}/{name}", params=params)
 
     def names(self, directly: bool = False) -> list[str]:
         """Return the sorted names of the objects; ``directly`` omits those in subdirectories."""
