@@ -2,11 +2,18 @@
 
 import re
 
+import pytest
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud import errors
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.node_spec import NodeSpec
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.nodes import parse_node
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.queued_resource import (
     parse_queued_resource,
 )
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import Quota, holders
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.quota import (
+    Quota,
+    QuotaExplainer,
+    holders,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.tpu_api import TpuApi
 
 from harness.scripted_api import node
@@ -77,6 +84,19 @@ def test_the_holders_of_a_quota_are_listed_once(api, local_api):
     )
     later_error = "the first error about v2 spot in us-central1-b lists what holds this quota"
     assert sum(later_error in outcome.msg for outcome in outcomes) == 5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.from_operation({"errors": [{"code": "QUOTA_EXCEEDED"}]}, "create the disk corpus"),
+        errors.from_http(403, {"error": {"errors": [{"reason": "quotaExceeded"}]}}, "create it"),
+    ],
+)
+def test_a_quota_of_compute_engine_is_not_held_by_tpus(error):
+    spec = NodeSpec("demo", ZONES[0], "v4-8", "tpu-ubuntu2204-base")
+    explained = QuotaExplainer(lambda _zone: ([], [])).explain(error, spec)
+    assert str(explained) == str(error)
 
 
 def test_only_resources_that_count_against_the_quota_are_listed():

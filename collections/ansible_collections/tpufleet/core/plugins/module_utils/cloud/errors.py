@@ -100,9 +100,16 @@ class Different(CloudError):
 
 
 class QuotaError(CloudError):
-    """The project's quota is used up; waiting does not help."""
+    """The project's quota is used up; waiting does not help.
+
+    ``is_of_chips`` is false if Compute Engine reports it: its quotas are of disks and addresses.
+    """
 
     reason = "quota"
+
+    def __init__(self, text: object, *, is_of_chips: bool = True) -> None:
+        super().__init__(text)
+        self.is_of_chips = is_of_chips
 
 
 class CapacityError(CloudError):
@@ -232,7 +239,7 @@ def from_http(status: int, answer: object, action: str) -> CloudError:
     if status == 401:
         return Unauthorized(f"can't {action}: the credentials are not accepted; {GET_CREDENTIALS}")
     if "quotaExceeded" in _listed_reasons(error):
-        return QuotaError(f"can't {action}: {message}")
+        return QuotaError(f"can't {action}: {message}", is_of_chips=False)
     if status == 403:
         is_about_project = _OF_A_PROJECT.search(message) is not None
         return Forbidden(f"can't {action}: {message}", is_about_project=is_about_project)
@@ -274,7 +281,7 @@ def _from_compute_operation(entries: Any, action: str) -> CloudError:
     messages = "; ".join(str(entry.get("message") or entry.get("code")) for entry in details)
     text = f"can't {action}: {messages or 'the operation failed without an error message'}"
     if "QUOTA_EXCEEDED" in codes:
-        return QuotaError(text)
+        return QuotaError(text, is_of_chips=False)
     if any("RESOURCE_POOL_EXHAUSTED" in code for code in codes):
         return CapacityError(text)
     return OperationFailed(text)

@@ -106,8 +106,11 @@ class QuotaExplainer:
     def explain(self, error: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
         """Return the quota error ``error`` with the resources that hold the quota added.
 
-        ``spec`` is the TPU to create.
+        An error about another quota than that of chips is returned as it is. ``spec`` is the TPU to
+        create.
         """
+        if not error.is_of_chips:
+            return error
         quota = Quota.of(spec)
         with self._lock:
             if quota in self._explained:
