@@ -32,6 +32,11 @@ MANY = """
   ansible.builtin.command: "false"
   ignore_errors: true
   when: inventory_hostname == 'pod-w2'
+- name: Ask
+  ansible.builtin.ping:
+  ignore_unreachable: true
+  vars: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1}
+  when: inventory_hostname == 'pod-w2'
 """
 MORE_PLAYS = """
 - name: Left out
@@ -90,9 +95,10 @@ def test_only_messages_changes_and_ignored_failures_are_printed_for_all_workers_
         "two",
         "  changed   Put files (a, c, d, 1 more)  pod-w[0-3]",
         "  ignored   Try  pod-w2",
+        "  ignored   Ask  pod-w2",
         "pod-w0 : ok=5 changed=2",
         "pod-w[1,3] : ok=4 changed=2",
-        "pod-w2 : ok=5 changed=3 ignored=1",
+        "pod-w2 : ok=6 changed=3 ignored=2",
     ]
 
 
@@ -146,10 +152,13 @@ def test_check_mode_shows_what_would_change(stage):
 
 
 def test_option_v_prints_ansibles_default_lines(stage):
+    stage.more_plays = MORE_PLAYS
+
     shown = stage.play(CHANGE, "-v", ONE_WORKER)
 
     assert "TASK [Change something]" in shown.text
     assert "changed: [pod-w0]" in shown.text
+    assert "skipping: no hosts matched" in shown.text
     assert "the full log is" in lines_of(shown.text)[-1]
 
 
@@ -202,12 +211,18 @@ def test_a_warning_names_its_workers_once_and_its_command_the_fleet(stage):
     (stage.directory / "library").mkdir()
     (stage.directory / "library/warns.py").write_text(WARNS)
 
+    stage.more_plays = """
+- hosts: localhost
+  gather_facts: false
+  tasks: [{warns: {text: no quota}}]
+"""
+
     shown = stage.play(
         "- name: Warn\n  warns:\n"
         "    text: \"{{ 'own' if inventory_hostname == 'pod-w2' else 'the clock is late' }}\"\n"
         "- name: Warn once\n  warns:\n    text: 'not set up: ansible-playbook setup.yml'\n"
         "  run_once: true\n",
-        "--limit=pod-w0,pod-w1,pod-w2",
+        "--limit=pod-w0,pod-w1,pod-w2,localhost",
         "-e",
         "fleet_state=/s",
     )
@@ -216,4 +231,14 @@ def test_a_warning_names_its_workers_once_and_its_command_the_fleet(stage):
     assert "[WARNING]: pod-w[0-1]: the clock is late" in output
     assert "[WARNING]: pod-w2: own" in output
     assert "[WARNING]: not set up: ansible-playbook -e fleet_state=/s setup.yml" in output
-    assert output.count("WARNING") == 3
+    assert "[WARNING]: no quota" in output
+    assert output.count("WARNING") == 4
+
+
+def test_a_limit_that_excludes_localhost_is_a_warning(stage):
+    stage.more_plays = "- {name: Create, hosts: localhost}\n- {name: Ask, hosts: pod-w3}\n"
+
+    output = " ".join(stage.play(CHANGE, ONE_WORKER).text.split())
+
+    assert "skipped 'Create': it runs on localhost, which --limit pod-w0 excludes" in output
+    assert output.count("skipping: no hosts matched") == 1
