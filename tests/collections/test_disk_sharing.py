@@ -1,6 +1,7 @@
 """A shared disk: attached to one worker for writing, then to all for reading."""
 
 import json
+import time
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import shared_disk, tpu_fleet
@@ -302,6 +303,20 @@ def test_no_tpu_that_the_plan_does_not_name_writes_to_the_disk(
     make(api, SOLO | {"labels": labels})
     assert reason in change(local_api, SOLO, "writable", **options)["msg"]
     assert attached(local_api) == [("corpus", "READ_ONLY", [])]
+
+
+def test_the_time_limit_grows_with_the_number_of_tpus(local_api, api, monkeypatch):
+    fleet = [SOLO, SOLO | {"name": "other"}]
+    for entry in fleet:
+        make(api, entry | {"labels": OURS})
+    deadlines = []
+    monkeypatch.setattr(
+        shared_disk, "ensure_shared", lambda *_, deadline, check: deadlines.append(deadline)
+    )
+
+    change(local_api, SOLO, "shared", fleet=fleet, timeout=600)
+
+    assert 1100 < deadlines[0] - time.monotonic() < 1200
 
 
 #: The answer of every worker: a run is active.

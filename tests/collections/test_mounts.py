@@ -21,7 +21,11 @@ from tests.collections.role_templates import rendered, run_tasks
 
 WITH_DISK = {"tpu_data_disks": ["my-corpus"]}
 HOSTVARS = {
-    "pod-w0": {"tpu_internal_ip": "10.0.0.2", "tpu_generation": "v4"},
+    "pod-w0": {
+        "tpu_internal_ip": "10.0.0.2",
+        "ansible_host": "pod.example",
+        "tpu_generation": "v4",
+    },
     "pod-w1": {"tpu_internal_ip": "10.0.0.3", "tpu_generation": "v4", **WITH_DISK},
     "new-w0": {"tpu_internal_ip": "10.0.0.4", "tpu_generation": "v6e", **WITH_DISK},
     "store": {"ansible_host": "store.internal"},

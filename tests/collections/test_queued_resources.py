@@ -120,6 +120,23 @@ def test_without_wait_the_module_returns_while_the_request_is_queued(scripted):
     assert created["request"]["state"] == again["request"]["state"] == "WAITING_FOR_RESOURCES"
 
 
+def test_the_module_waits_until_its_timeout(scripted):
+    waiting = [Reply(request("WAITING_FOR_RESOURCES"))] * 4
+    scripted.script = [*waiting, Reply(request())]
+
+    assert run_queued_resource(scripted, timeout=1)["reason"] == "deadline"
+
+
+def test_the_module_names_what_holds_the_quota(scripted):
+    failed = {"error": {"code": 8, "message": "Quota limit 'TPUV4' has been exceeded"}}
+    scripted.script = [GONE, Reply({"done": True}), Reply(request("FAILED", failedData=failed))]
+
+    result = run_queued_resource(scripted)
+
+    assert result["reason"] == "quota"
+    assert "exceeded; " in result["msg"]
+
+
 def test_the_module_requests_a_tpu_of_another_name(scripted):
     scripted.script = [GONE, Reply({"done": True}), Reply(request("WAITING_FOR_RESOURCES"))]
 

@@ -79,6 +79,15 @@ def test_a_changed_range_updates_the_rule_and_an_empty_list_removes_it(compute, 
     assert "tpufleet-ssh" not in existing_rules(local_api)
 
 
+def test_a_change_sends_no_field_that_cannot_be_changed(client, scripted):
+    observed = [rule.body("p") for rule in rules(OFFICE)]
+    scripted.script = [Reply({"items": observed}), Reply({"name": "op", "status": "DONE"})]
+    allow_ssh_from(client.compute, "198.51.100.7/32")
+    [body] = [request.body for request in scripted.asked if request.method == "PATCH"]
+    assert body["sourceRanges"] == ["198.51.100.7/32"]
+    assert not body.keys() & {"name", "network", "direction"}
+
+
 def test_source_tags_that_somebody_added_are_removed(compute, local_api):
     allow_ssh_from(compute, OFFICE)
     deadline = compute.polling.deadline_in(20)
