@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 
 from harness.playbooks import OURS, ROOT, command, environment_of, error_of, flat, output_of, play
 from tests.collections.local_client import fleet_options, later_request, store_record
-from tests.collections.role_templates import local_play
+from tests.collections.role_templates import evaluated, loaded, local_play
 from tests.collections.test_check_mode import changes
 from tests.collections.test_fleet import DEMO
 from tests.collections.test_killed_create import KeyedMachines
@@ -363,6 +363,63 @@ def test_other_workers_are_updated_though_one_of_two_tpus_can_t_be_created(tmp_p
     key = local_api.state / "ssh/id_ed25519"
     assert [oct(file.stat().st_mode)[-3:] for file in (key.parent, key)] == ["700", "600"]
     assert key.with_suffix(".pub").read_text().startswith("ssh-ed25519 ")
+
+
+def test_other_workers_are_updated_though_a_deleted_tpu_can_t_be_created_again(
+    environment, local_api, tmp_path
+):
+    local_api.ready("a", "us-central1-b", acceleratorType="v2-32", labels=OURS)
+    local_api.ready("old", "us-central1-c", acceleratorType="v2-8", labels=OURS)
+    local_api.faults(capacity=[{"acceleratorType": "v2-*", "zone": "us-central1-b"}])
+    variables = {"tpu": "a", "recreate": True, "yes": True, "create_seconds": 5}
+    options = (*two_tpus(tmp_path), "-e", json.dumps(variables))
+
+    output = error_of(environment, "playbooks/create.yml", *options)
+
+    assert "old-w0 may still accept connections from the addresses of deleted TPUs" in output
+    assert "can't create TPU a (us-central1-b)" in output.split("may still accept")[-1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "roles"),
+    [
+        ({}, {"firewall"}),
+        ({"tpu_partial": True}, set()),
+        ({"peers_firewall": {"stat": {"exists": False}}}, {"mounts"}),
+    ],
+    ids=["set up", "partial inventory", "not set up"],
+)
+def test_peers_updates_only_firewalls_of_setup_and_with_all_addresses(
+    environment, local_api, variables, roles
+):
+    local_api.ready("demo", acceleratorType="v4-8", labels=OURS)
+    variables = {"peers_firewall": {"stat": {"exists": True}}} | variables
+
+    output = output_of(environment, "playbooks/peers.yml", "-e", json.dumps(variables))
+
+    # The worker does not answer, so the first role fails.
+    assert set(re.findall(r"TASK \[(firewall|mounts) : ", output)) == roles
+
+
+def test_create_recreates_firewall_rules_and_fails_if_the_inventory_lacks_a_worker():
+    tasks = {
+        module: task
+        for each_play in loaded("playbooks/create.yml")
+        for task in each_play.get("tasks", ())
+        for module in task
+    }
+    workers = tasks["ansible.builtin.assert"]
+    has_all = trust_as_template(f"{{{{ {workers['ansible.builtin.assert']['that']} }}}}")
+    tpu = {"item": {"node": {"id": "1", "workers": [{}, {}]}}}
+    hostvars = {"w0": {"tpu_id": "1"}, "w1": {"tpu_id": "1"}, "other-w0": {"tpu_id": "2"}}
+    groups = {"tpu": ["w0", "w1", "other-w0"]}, {"tpu": ["w0", "other-w0"]}
+
+    variables = [
+        {**workers["vars"], **tpu, "hostvars": hostvars, "groups": each} for each in groups
+    ]
+    assert [evaluated(has_all, each) for each in variables] == [True, False]
+    recreate = tasks["tpufleet.core.vpc_firewall"]["tpufleet.core.vpc_firewall"]["recreate"]
+    assert [evaluated(recreate, each) for each in ({"recreate": True}, {})] == [True, False]
 
 
 def test_create_waits_only_for_the_tpu_in_the_given_zone(tmp_path):

@@ -29,6 +29,12 @@ from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_log impor
     log_start,
 )
 from ansible_collections.tpufleet.core.plugins.module_utils.worker.run_progress import progress
+from ansible_collections.tpufleet.core.plugins.module_utils.worker.safe_files import (
+    is_directory,
+    make_directory,
+    read_text,
+    write_file,
+)
 from ansible_collections.tpufleet.core.plugins.modules.run_pack import pack
 
 from harness.valid_record import process
@@ -344,6 +350,39 @@ def test_a_link_that_root_made_is_followed(paths, tmp_path):
 
     assert (tmp_path / "disk/state/runs/mine/config.yml").read_text() == LAUNCH.spec.config
     assert run_unit.observe("mine", paths, unit=STOPPED)["attempt"] == 1
+
+
+@pytest.mark.parametrize(("mode", "is_followed"), [(0o755, True), (0o777, False), (0o1777, True)])
+def test_a_link_is_followed_only_if_no_other_user_can_replace_it(tmp_path, mode, is_followed):
+    (tmp_path / "file").write_text("text")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / "link").symlink_to(tmp_path)
+
+    assert read_text(folder / "link/file", limit=4) == ("text" if is_followed else None)
+
+
+def test_a_file_longer_than_the_limit_is_not_read_and_a_failed_write_leaves_no_file(tmp_path):
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "folder").mkdir()
+
+    assert read_text(tmp_path / "file", limit=3) is None
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path / "folder", "text", 0o600)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_existing_directory_gets_its_user_group_and_mode(tmp_path):
+    folder, user = tmp_path / "cache", USER.pw_uid
+    folder.mkdir(mode=0o700)
+    os.chown(folder, user, 0)
+    assert not is_directory(folder, user)
+
+    make_directory(folder, user, 0o755)
+
+    assert is_directory(folder, user)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
 def test_the_trainer_has_a_home_outside_the_directory_of_the_runs(paths):

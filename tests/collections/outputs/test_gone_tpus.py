@@ -1,12 +1,13 @@
 """Stored output of a finished, a crashed and a killed run after all TPUs are deleted."""
 
+import hashlib
 import json
 import shutil
 import sys
 
 import pytest
 from ansible_collections.tpufleet.core.plugins.action import stored_output
-from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import reader
+from ansible_collections.tpufleet.core.plugins.plugin_utils.outputs import reader, summary
 
 from harness.emulated_storage import BUCKET, put_object
 from harness.playbooks import environment_of, error_of, output_of
@@ -144,6 +145,15 @@ def test_fetch_reports_only_what_it_copies_and_check_mode_predicts_it(
 
 
 @in_directory_only
+def test_a_warning_says_that_not_all_metrics_were_read(
+    environment, local_api, tmp_path, monkeypatch
+):
+    assert copy(local_api, "killed", tmp_path)["warnings"] == []
+    monkeypatch.setattr(summary, "MAX_LINES", 4)
+    assert "crashed: has over 4 lines" in copy(local_api, "crashed", tmp_path)["warnings"][0]
+
+
+@in_directory_only
 def test_only_a_bundle_has_the_record_and_an_error_is_returned_and_not_raised(
     environment, local_api, tmp_path
 ):
@@ -203,14 +213,14 @@ def test_attempts_before_the_bucket_was_set_are_read_from_the_directory(
     assert (tmp_path / "2/0/log").read_text() == "after\n"
 
 
-def worker_in(folder, python=sys.executable):
+def worker_in(folder, python=sys.executable, name="pod-w0"):
     """Return options for an inventory with one worker, which has no files of the run.
 
     If ``python`` does not exist, no module can run on the worker, so the worker cannot be read.
     """
     worker = {"ansible_connection": "local", "ansible_python_interpreter": python}
     variables = {"tpu_name": "pod", "tpu_worker_id": 0, "ansible_become": False}
-    hosts = {"pod-w0": worker | variables}
+    hosts = {name: worker | variables}
     (folder / "hosts.json").write_text(json.dumps({"tpu": {"hosts": hosts}}))
     return "-i", str(folder / "hosts.json")
 
@@ -225,6 +235,35 @@ def test_fetch_fails_at_its_end_if_a_worker_with_unstored_output_cannot_be_read(
     assert "output not copied: pod-w0: " in output
     assert "run killed: new output is missing in the copy: pod-w0: " in output
     assert (tmp_path / "to/2/0/log").exists()
+
+    others = worker_in(tmp_path, "/missing/python", "other-w0")
+    assert "other-w0: " in output_of(environment, "playbooks/fetch.yml", *arguments, *others)
+
+
+@in_directory_only
+def test_files_of_workers_are_copied_although_the_record_cannot_be_read(
+    environment, local_api, tmp_path
+):
+    (local_api.state / "fleet/runs/killed.json").write_text("{")
+    arguments = ("-e", "run=killed", "-e", f"to={tmp_path}/to", *worker_in(tmp_path))
+    packed = "this worker has no files of run killed"
+    assert packed in error_of(environment, "playbooks/fetch.yml", *arguments)
+    newest = ("-e", "checkpoints=newest")
+    assert packed not in error_of(environment, "playbooks/fetch.yml", *arguments, *newest)
+
+
+@in_directory_only
+@pytest.mark.parametrize("is_new", [True, False])
+def test_check_mode_predicts_whether_an_archive_is_new(environment, local_api, tmp_path, is_new):
+    copied(local_api, "killed", tmp_path, bundle=False)
+    content = b"an archive"
+    (tmp_path / "pod-w0.tar.gz").write_bytes(b"an older one" if is_new else content)
+    checksum = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    empty = {"files": [], "passed_over": [], "unreadable": [], "missing": ""}
+    packed = {"fetch_packed": {"path": "x", "checksum": checksum, **empty}}
+    options = ("-e", "run=killed", "-e", f"to={tmp_path}", "-e", json.dumps(packed), "--check")
+    output = output_of(environment, "playbooks/fetch.yml", *options, *worker_in(tmp_path))
+    assert ("changed=1" in output) == is_new
 
 
 @in_bucket
