@@ -7,6 +7,7 @@ import re
 import pytest
 
 from harness.playbooks import environment_of, error_of, output_of
+from tests.collections.role_templates import evaluated, loaded
 from tests.collections.runs.answers import report
 from tests.localcloud.api.local_api import ZONE
 
@@ -54,6 +55,7 @@ def test_only_the_tpu_of_the_given_zone_is_stopped_once_and_started_again(power,
     output = power("stop", "stop", "start", options=options)
 
     assert "changed=2" in output
+    assert re.search(rf"TASK \[Wait for ssh\] \*+ ok: \[solo-{ZONE}-w0\] PLAY", output)
     calls = re.findall(r"request POST \S+/nodes/(\S+:(?:stop|start))\b", local_api.log())
     assert calls == ["solo:stop", "solo:start"]
     assert local_api.node("solo")["state"] == "READY"
@@ -98,6 +100,17 @@ def test_a_tpu_with_an_active_run_is_not_stopped(power, local_api):
 
     assert "run mine is active on the TPU solo. Stop the run first" in output
     assert local_api.node("solo")["state"] == "READY"
+
+
+def test_create_seconds_limits_both_waits_of_start():
+    tasks = [task for play in loaded("playbooks/start_tpu.yml") for task in play.get("tasks", ())]
+    limits = [
+        options["timeout"]
+        for task in tasks
+        for options in task.values()
+        if isinstance(options, dict) and "timeout" in options
+    ]
+    assert [evaluated(limit, {"create_seconds": 7}) for limit in limits] == [7, 7]
 
 
 @pytest.mark.parametrize("verb", ["stop", "start"])
