@@ -23,6 +23,7 @@ from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.record_store im
 from ansible_collections.tpufleet.core.plugins.plugin_utils.runs.store import RunStore
 
 from harness.playbooks import OURS, environment_of, error_of, flat, play
+from tests.collections.role_templates import evaluated, loaded
 from tests.collections.running_actions import run_action
 from tests.collections.runs.passes import RecordingActor
 from tests.collections.runs.records import ZONE, keep_release, record_fields
@@ -152,6 +153,16 @@ def test_the_playbook_does_not_restart_a_stopped_run_by_default(local_api):
     output = error_of(environment_of(local_api), "playbooks/restart.yml", "-e", "run=mine")
 
     assert "run mine: not restarted, somebody stopped it." in output
+
+
+def test_the_playbook_passes_on_the_fleet_and_the_directories_of_the_watch():
+    [task] = loaded("playbooks/restart.yml")[0]["tasks"]
+    options = task["tpufleet.core.run_again"]
+    variables = {"fleet_name": "ours", "local_state_dir": "/state", "watch_log": ""}
+    expected = {"fleet_name": "ours", "state_dir": "/state", "log": "/state/watch.log"}
+
+    assert {name: evaluated(options[name], variables) for name in expected} == expected
+    assert evaluated(options["log"], variables | {"watch_log": "/log"}) == "/log"
 
 
 def test_a_relaunch_executes_no_field_of_its_record(local_api, tmp_path):

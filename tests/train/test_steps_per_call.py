@@ -27,7 +27,7 @@ def evaluated(finished_config: Config, tmp_path_factory: pytest.TempPathFactory)
     cfg = by_calls(
         finished_config,
         evaluate=replace(finished_config.evaluate, every=10, batches=2),
-        sample=replace(finished_config.sample, every=20),
+        sample=replace(finished_config.sample, every=1),
     )
     logger, lines = logging.getLogger("train"), logging.FileHandler(directory / "log")
     logger.addHandler(lines)
@@ -60,6 +60,7 @@ def test_evaluated_steps_have_a_held_out_loss(evaluated: Path):
 def test_samples_are_logged_during_the_run_and_at_its_end(evaluated: Path):
     lines = (evaluated / "log").read_text().splitlines()
     assert [line for line in lines if line.startswith("sample at ")] == [
+        "sample at step 10:",
         "sample at step 20:",
         "sample at step 21:",
     ]
