@@ -279,10 +279,13 @@ def test_an_image_that_a_power_cut_has_damaged_is_replaced(paths, engine):
     (damaged / "root").mkdir(parents=True)
     (damaged / "image.json").touch()
     assert Image.read(damaged) is None
+    (engine / "sync").write_text(f"#!/bin/sh\necho $* >{engine}/flushed\n")
+    (engine / "sync").chmod(0o755)
 
     install(NAME, paths)
 
     assert (damaged / "root/app/train.py").is_file()
+    assert (engine / "flushed").read_text().startswith("--file-system")
 
 
 def test_without_an_engine_the_error_names_the_packages(paths, monkeypatch):
