@@ -230,6 +230,25 @@ def test_a_request_with_living_tpus_is_deleted_only_by_force(api, local_api):
     assert not ensure_not_requested(api, ZONE, "demo", ChangeOptions()).changed
 
 
+def test_a_request_whose_tpus_were_just_deleted_is_deleted_once_google_allows_it(client, scripted):
+    states = iter(["ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED"])
+    state = ""
+
+    def answer(asked):
+        nonlocal state
+        if asked.method == "DELETE":
+            allowed, state = state == "SUSPENDED", "" if state != "SUSPENDED" else "GONE"
+            message = "DeleteQueuedResource is not supported when state is ACTIVE"
+            return Reply({"done": True}) if allowed else error(400, message, "FAILED_PRECONDITION")
+        if "/nodes/" in asked.path or state == "GONE":
+            return GONE
+        state = next(states)
+        return Reply(request(state))
+
+    scripted.handler = answer
+    assert ensure_not_requested(client, ZONE, "demo", ChangeOptions()).changed
+
+
 @pytest.mark.parametrize(("count", "suggests_playbook"), [(1, True), (2, False)])
 def test_a_living_request_that_differs_is_never_changed(api, local_api, count, suggests_playbook):
     existing = replace(DEMO, count=count)

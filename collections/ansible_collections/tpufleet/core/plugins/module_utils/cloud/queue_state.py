@@ -212,6 +212,15 @@ def _delete(
 ) -> None:
     action = f"delete queued resource {request.where}"
 
+    def delete() -> Mapping[str, Any] | None:
+        try:
+            return api.delete_queued_resource(request.zone, request.name, force=force)
+        except errors.InvalidRequest:
+            if request.is_dead or _has_tpus(api, request):
+                raise
+            # Google can refuse the deletion as ACTIVE until some time after the TPUs are gone.
+            return None
+
     def read() -> CurrentResource | None:
         current = _read(api, request.zone, request.name)
         return current and CurrentResource(current.created, current.state, current.is_ending)
@@ -222,6 +231,6 @@ def _delete(
         request.created,
         deadline,
         read=read,
-        delete=lambda: api.delete_queued_resource(request.zone, request.name, force=force),
+        delete=delete,
         progress=progress,
     )
