@@ -145,6 +145,29 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
+def test_a_change_during_another_one_is_repeated_with_what_that_one_left(client, scripted):
+    spec = replace(DEMO, metadata={"ssh-keys": "b:key2"})
+    others = node(metadata={"ssh-keys": "a:key1"})
+    busy = error(409, "another operation is in progress", "ABORTED")
+    first = [Reply(node()), Reply(node()), busy]
+    scripted.script = [*first, Reply(others), Reply({"done": True}), Reply(node())]
+
+    assert ensure_present(client, spec, ChangeOptions()).changed
+
+    patches = [request.body for request in scripted.asked if request.method == "PATCH"]
+    assert patches[-1] == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
+
+
+def test_a_change_whose_answer_is_lost_is_not_repeated_once_it_is_made(client, scripted):
+    spec = replace(DEMO, labels={"a": "2"})
+    busy, changed = error(409, "another operation is in progress"), Reply(node(labels={"a": "2"}))
+    scripted.script = [Reply(node()), Reply(node()), Drop(), busy, changed, changed]
+
+    assert ensure_present(client, spec, ChangeOptions()).changed
+
+    assert scripted.methods() == ["GET", "GET", "PATCH", "PATCH", "GET", "GET"]
+
+
 def test_a_new_tpu_that_takes_the_name_during_the_wait_is_not_changed(client, scripted):
     scripted.script = [Reply(node(state="RESTARTING"))] * 2 + [Reply(node(id="4712"))] * 9
     with pytest.raises(errors.Different, match=r"can't change TPU demo .* has taken its name"):

@@ -50,7 +50,8 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> Outco
                 "or set replace_dead: true"
             )
         return create()
-    differences = compare(attachable(api.compute, spec, node), node)
+    attachable_spec = attachable(api.compute, spec, node)
+    differences = compare(attachable_spec, node)
     if differences.immutable:
         if not options.recreate:
             raise _different(spec, node, differences)
@@ -63,18 +64,33 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> Outco
         )
     if options.check:
         return outcome_of(spec, node, bool(differences.mask))
-    progress = partial(options.report, spec.name)
-    ready = _wait_ready(api, spec, deadline, progress)
-    if node.id not in ("", ready.id):
-        # The TPU whose owner and differences were checked above was deleted meanwhile, and another
-        # TPU was created under its name.
-        raise errors.Different(
-            f"can't change TPU {node.where}: another TPU has taken its name. Run the playbook again"
-        )
+    known_id = node.id
+
+    def wait_ready() -> Node:
+        ready = _wait_ready(api, spec, deadline, partial(options.report, spec.name))
+        if known_id not in ("", ready.id):
+            # The TPU whose owner and differences were checked above was deleted meanwhile, and
+            # another TPU was created under its name.
+            raise errors.Different(
+                f"can't change TPU {spec.where}: another TPU has taken its name. Run the playbook "
+                "again"
+            )
+        return ready
+
+    before = wait_ready()
     if not differences.mask:
-        return outcome_of(spec, ready, False)
-    api.patch_node(node.zone, node.name, differences.patch, differences.mask, deadline)
-    return outcome_of(spec, ready, True, _wait_ready(api, spec, deadline, progress))
+        return outcome_of(spec, before, False)
+    pauses = 0
+    while differences.mask:
+        try:
+            api.patch_node(spec.zone, spec.name, differences.patch, differences.mask, deadline)
+            break
+        except errors.AlreadyExists:
+            # Google refuses a change during another one, which may have added ssh keys.
+            api.polling.pause(f"change TPU {spec.where}", pauses, deadline)
+            pauses += 1
+            differences = compare(attachable_spec, wait_ready())
+    return outcome_of(spec, before, True, wait_ready())
 
 
 def ensure_absent(api: TpuApi, zone: str, name: str, options: ChangeOptions) -> Outcome:
