@@ -3,9 +3,15 @@
 import base64
 import stat
 import subprocess
+from unittest.mock import Mock
 
 import pytest
-from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import Forbidden
+from ansible_collections.tpufleet.core.plugins.module_utils.cloud.errors import (
+    Forbidden,
+    NoAnswer,
+    NotFound,
+    Unavailable,
+)
 from ansible_collections.tpufleet.core.plugins.module_utils.cloud.host_keys import (
     KnownHost,
     KnownHostsFile,
@@ -43,6 +49,18 @@ def test_a_written_host_key_is_read_back(tmp_path):
     file.add([host])
     assert file.read() == {"1-w0": host}
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
+
+
+def test_keys_that_ssh_has_added_belong_to_the_worker_and_other_lines_do_not(tmp_path):
+    path = tmp_path / "known_hosts"
+    path.write_text(
+        "1-w0 ssh-ed25519 A guest\n1-w0 ssh-rsa B\n1-w1 ssh-rsa C me@laptop\n@revoked * ssh-rsa D\n"
+    )
+    assert KnownHostsFile(path).read() == {
+        "1-w0": KnownHost("1-w0", {"ssh-ed25519": "A", "ssh-rsa": "B"}, "guest"),
+        "1-w1": KnownHost("1-w1", {"ssh-rsa": "C"}),
+    }
 
 
 def test_a_worker_keeps_its_first_host_keys(tmp_path):
@@ -75,12 +93,19 @@ def test_lines_of_other_programs_are_kept(tmp_path):
         {},
         {"ssh-ed25519": "not base64"},
         {"ssh-ed25519": key_of("ssh-rsa")},
+        {"ssh-ed25519": key_of("ssh-ed25519", tail=b"")},
         {"ssh-ed25519\nevil": ED25519},
         {"other": ED25519},
     ],
 )
 def test_an_invalid_host_key_is_ignored(attributes):
     assert known_host("1-w0", attributes) is None
+
+
+def test_an_invalid_host_name_is_ignored():
+    """It could add a line with the key of another worker."""
+    attributes = {"ssh-ed25519": ED25519, "hostname": f"guest\n2-w0 ssh-ed25519 {ED25519}"}
+    assert known_host("1-w0", attributes).host_name == ""
 
 
 def remembered(client, file):
@@ -122,6 +147,15 @@ def test_keys_are_requested_at_most_ten_times_a_minute(client, scripted, tmp_pat
     scripted.handler = answer
     remembered(client, str(tmp_path / "known_hosts"))
     assert max(sum(start <= time < start + 60 for time in times) for start in times) <= 10
+
+
+@pytest.mark.parametrize("problem", [NotFound, NoAnswer, Unavailable])
+def test_keys_are_waited_for_while_they_cannot_be_read(client, tmp_path, problem):
+    demo = parse_node(node())
+    keys = [KnownHost(f"4711-w{worker}", {"ssh-ed25519": ED25519}) for worker in (0, 1)]
+    read_keys = Mock(side_effect=[problem("not now"), keys])
+    file = str(tmp_path / "known_hosts")
+    assert remember_host_keys(read_keys, demo, file, client.polling) == []
 
 
 def test_workers_that_publish_no_keys_are_returned(client, scripted, tmp_path):
