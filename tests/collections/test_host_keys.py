@@ -116,6 +116,7 @@ def remembered(client, file):
 def test_one_request_returns_the_keys_of_all_workers(client, scripted):
     scripted.script = [published({"ssh-ed25519": ED25519}, {"ssh-ed25519": ED25519})]
     keys = published_keys(client, parse_node(node()))
+    assert scripted.asked[0].body["queryPath"] == "hostkeys/"
     assert [host.alias for host in keys] == ["4711-w0", "4711-w1"]
 
 

@@ -62,7 +62,8 @@ def test_ssh_uses_the_iap_tunnel_of_gcloud_with_the_host_name_of_the_worker(
 def test_adding_a_host_name_keeps_the_known_keys_of_a_worker(tmp_path):
     file = KnownHostsFile(tmp_path / "known_hosts")
     file.add([KnownHost("1-w0", {"ssh-ed25519": "AAAA"}), KnownHost("1-w1", {"ssh-rsa": "CCCC"})])
-    file.add([KnownHost("1-w0", {"ssh-ed25519": "BBBB"}, "guest")])
+    for name in ("guest", "another"):
+        file.add([KnownHost("1-w0", {"ssh-ed25519": "BBBB"}, name)])
     assert file.read() == {
         "1-w0": KnownHost("1-w0", {"ssh-ed25519": "AAAA"}, "guest"),
         "1-w1": KnownHost("1-w1", {"ssh-rsa": "CCCC"}),

@@ -121,6 +121,12 @@ def test_a_dead_request_is_named_with_its_chips_and_the_command_that_removes_it(
     assert "has no TPU any more but still holds quota: no more capacity" in " ".join(plan.lines())
 
 
+def test_the_dead_request_of_a_preempted_tpu_holds_quota_and_its_tpu_needs_more():
+    fleet = [DEMO | {"accelerator_type": "v4-8", "spot": True}]
+    plan = planned(fleet, [node(state="PREEMPTED")], [request("SUSPENDED")])
+    assert plan.chips == [{"quota": "v4 spot in us-central2-b", "held": 0, "wanted": 4, "dead": 4}]
+
+
 def test_a_waiting_request_is_listed_and_a_fulfilled_one_is_not():
     spec = replace(WANTED, name="soon", tpu=replace(TPU, name="soon"))
     plan = planned([], [node()], [request(), request("ACCEPTED", spec=spec)])
@@ -143,6 +149,7 @@ def test_a_waiting_request_holds_quota_and_its_tpu_needs_no_more():
         ("2026-12-31", 40, []),
         ("2026-11-28", 7, ["ends in 7 days"]),
         ("2026-11-22", 1, ["ends in 1 day "]),
+        ("2026-11-21", 0, ["ends in 0 days"]),
         ("2026-11-20", -1, []),
     ],
 )
@@ -150,7 +157,7 @@ def test_the_plan_counts_the_days_of_the_grant_and_warns_from_seven_days_on(
     end_date, days_left, warned
 ):
     plan = planned([DEMO], [node()], grant_ends=parse_date(end_date))
-    assert plan.days_left == days_left
+    assert (plan.days_left, bool(plan.errors)) == (days_left, days_left < 0)
     assert len(plan.warnings) == len(warned)
     assert all(text in plan.warnings[0] for text in warned)
 
