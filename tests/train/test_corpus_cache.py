@@ -186,6 +186,13 @@ def test_a_process_prepares_the_corpus_if_process_0_is_silent(
     assert "so this process prepares text-" in caplog.text
 
 
+def test_a_single_process_keeps_no_copy_in_a_directory(tmp_path, cfg):
+    prepared(cfg, Contract("run", tmp_path, tmp_path / "checkpoints"))
+    for thread in upload_threads():
+        thread.join(60)
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_a_copy_on_the_same_file_system_is_a_hard_link(tmp_path, worker):
     [directory] = worker(0)
     [copy] = (tmp_path / "checkpoints").rglob("train.bin")
@@ -228,6 +235,7 @@ def test_a_run_uploads_its_corpus_and_downloads_it_on_new_disks(
     assert not upload_threads()  # only process 0 uploads
     prepared(cfg, contracts[1])
     for thread in upload_threads():
+        assert thread.daemon  # a run that ends does not wait for the upload
         thread.join(60)
     assert filesystem.exists(f"{root}/{directory.name}/meta.json")
     directory.rename(tmp_path / "gone")
