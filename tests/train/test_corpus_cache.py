@@ -89,8 +89,11 @@ def test_each_corpus_damaged_in_the_bucket_is_replaced(tmp_path, cfg, uploaded):
     (uploaded / "train.bin").write_bytes(b"damaged")
     prepare(cfg, cache.fetch)
     prepare(replace(cfg, text=str(tmp_path / "other.txt")), cache.fetch)
-    cache.upload(prepare(cfg))
+    directory = prepare(cfg)
+    cache.upload(directory)
     assert contents(uploaded) == contents(tmp_path / "gone")
+    # Other workers may have links to the old file, so it is not overwritten.
+    assert (uploaded / "train.bin").samefile(directory / "train.bin")
 
 
 def test_a_process_that_only_reads_a_run_downloads_its_corpus(
@@ -111,6 +114,13 @@ def test_an_incomplete_upload_is_ignored_and_completed(tmp_path, cfg, uploaded, 
     assert prepared_names == ["text"]
     cache.upload(directory)
     assert contents(uploaded) == contents(tmp_path / "gone")
+
+
+def test_meta_json_is_uploaded_last(cfg, tmp_path, monkeypatch):
+    names: list[str] = []
+    monkeypatch.setattr(CorpusCache, "_put", lambda _, fs, path, target: names.append(path.name))
+    CorpusCache(str(tmp_path / "there")).upload(prepare(cfg))
+    assert names.index("meta.json") == len(names) - 1 > 0
 
 
 def test_a_corpus_damaged_locally_is_not_uploaded(cfg, tmp_path, caplog):
