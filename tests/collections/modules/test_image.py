@@ -228,6 +228,9 @@ def test_the_files_of_an_image_belong_to_root_and_have_no_setuid_bits(paths, eng
 def test_the_engine_keeps_the_image_only_if_it_had_it_before(paths, engine):
     install(NAME, paths)
     assert ["rmi", NAME] in calls(engine)
+    before, create, _, after = (call for call in calls(engine) if "tpufleet-unpack" in call)
+    assert create[:3] == ["create", "--network", "host"]
+    assert before == after == ["rm", "--force", "tpufleet-unpack"]
 
     (engine / "calls").unlink()
     install(NAME.replace("ab" * 32, "cd" * 32), paths)
