@@ -19,7 +19,7 @@ import pytest
 from harness.trainer_processes import loss_log, read_metrics, train_here
 from tests.train.test_checkpoints import names, opened
 from train.core.config import CheckpointConfig, Config
-from train.run import contract
+from train.run import checkpoint, contract
 from train.run.checkpoint import (
     MANIFEST,
     ORBAX_METADATA,
@@ -33,6 +33,14 @@ def test_a_step_is_saved_only_once(tmp_path: Path):
     for wait in (False, True):
         checkpoints.save(10, {"weights": np.arange(8)}, wait)
     assert names(tmp_path) == {"10"}
+    assert opened(tmp_path).latest == 10
+
+
+def test_large_files_have_no_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoint, "CHECKSUM_BYTES", 0)
+    opened(tmp_path).save(10, {"weights": np.arange(8)}, wait=True)
+    files = json.loads((tmp_path / "10" / MANIFEST).read_text())["files"]
+    assert {crc for size, crc in files.values() if size} == {None}
     assert opened(tmp_path).latest == 10
 
 
