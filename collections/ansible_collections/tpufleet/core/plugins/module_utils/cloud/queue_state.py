@@ -216,9 +216,9 @@ def _delete(
         try:
             return api.delete_queued_resource(request.zone, request.name, force=force)
         except errors.InvalidRequest:
-            if request.is_dead or _has_tpus(api, request):
+            if request.state != "ACTIVE" or _has_tpus(api, request):
                 raise
-            # Google can refuse the deletion as ACTIVE until some time after the TPUs are gone.
+            # Google can refuse the deletion until some time after the TPUs are gone.
             return None
 
     def read() -> CurrentResource | None:
