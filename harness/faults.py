@@ -251,7 +251,8 @@ def _not_shared(run: DisturbedRun) -> None:
 
     Stops ``run`` before the check, so that the TPU is free, and restarts it afterwards.
     """
-    code = run.fleet.beside / "code-not-shared"  # outside of this repository, which ignores clouds
+    # Not in the cloud's directory: git ignores it, so a release would contain no files.
+    code = run.fleet.beside / "code-not-shared"
     code.mkdir(exist_ok=True)
     (code / "trainer.py").touch()
     run_option = ("-e", f"run={run.run}")

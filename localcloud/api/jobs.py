@@ -79,9 +79,9 @@ class Jobs:
     ) -> list[str]:
         """Call ``action`` for each item, in parallel; return the error messages.
 
-        With ``give_up``, no further call begins after a failure. No further call begins after the
-        server stops either. If items remain then, raises StoppingError, except with ``give_up``
-        after a failure.
+        No call begins after the server stops or, with ``give_up``, after a failure. Raises
+        StoppingError if the server stops while items remain, unless ``give_up`` has already ended
+        the calls.
         """
         waiting = list(reversed(items))
         failures: list[str] = []

@@ -285,7 +285,7 @@ BUCKETS = [
 
 
 @pytest.mark.parametrize(("metadata", "permissions", "message"), BUCKETS)
-def test_a_bucket_must_exist_be_readable_and_be_near_the_tpus(metadata, permissions, message):
+def test_a_bucket_must_exist_be_readable_and_be_in_the_tpus_region(metadata, permissions, message):
     finding_lines = lines(doctor_fleet.bucket_reply_findings("mine", metadata, permissions, ZONES))
     shown = [expected in line for expected, line in zip(message, finding_lines, strict=True)]
     assert all(shown), finding_lines
@@ -298,7 +298,7 @@ def test_a_local_cloud_without_buckets_is_started_again_as_root():
 
 
 def test_only_the_bucket_of_run_records_must_be_writable_by_a_controller():
-    # roles/storage.objectViewer does not allow to read the bucket's metadata.
+    # roles/storage.objectViewer does not allow reading the bucket's metadata.
     viewer = (Reply(403), may(doctor_fleet.READ_PERMISSIONS), ZONES)
 
     checkpoints = lines(doctor_fleet.bucket_reply_findings("mine", *viewer))

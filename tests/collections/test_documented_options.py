@@ -17,7 +17,7 @@ MODULES = sorted(
 ACTIONS = sorted({file.stem for file in (FOLDER / "modules").glob("*.py")} - {*MODULES})
 
 
-class Stop(Exception):  # noqa: N818  it ends the plugin, and is no error
+class Stop(Exception):  # noqa: N818  it ends the plugin, and is not an error
     pass
 
 

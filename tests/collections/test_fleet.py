@@ -107,7 +107,7 @@ def test_a_living_tpu_is_preferred_to_a_dead_one_in_an_earlier_zone(state):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_tpu_in_the_first_zone_of_an_entry_is_used_and_a_second_one_is_named(order):
+def test_the_tpu_in_the_first_zone_of_an_entry_is_used_and_a_second_one_is_reported(order):
     nodes = [parse_node(node(zone=zone)) for zone in SEVERAL["zones"]]
 
     matched = match(parse_fleet([SEVERAL]), nodes[::order], ["-"])

@@ -206,7 +206,7 @@ def test_a_partial_inventory_does_not_say_that_a_tpu_does_not_exist(environment)
     assert "playbooks/create.yml -e tpu=thiers" in flat(result)
 
 
-def test_a_multislice_without_ready_workers_is_not_created_by_create_yml(environment):
+def test_create_yml_is_not_suggested_for_a_multislice_without_ready_workers(environment):
     for is_partial in (True, False):
         arguments = ("-e", "tpu=multislice_big", "-e", json.dumps({"tpu_partial": is_partial}))
         result = flat(play(environment, "playbooks/push.yml", *arguments))

@@ -389,7 +389,7 @@ def test_other_workers_are_updated_though_a_deleted_tpu_can_t_be_created_again(
     ],
     ids=["set up", "partial inventory", "not set up"],
 )
-def test_peers_updates_only_firewalls_of_setup_and_with_all_addresses(
+def test_peers_updates_only_firewalls_that_setup_created_and_only_with_all_addresses(
     environment, local_api, variables, roles
 ):
     local_api.ready("demo", acceleratorType="v4-8", labels=OURS)

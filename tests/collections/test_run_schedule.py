@@ -1,4 +1,4 @@
-"""Timers of the controller: what schedule.yml asks for, and the systemd units and crontab lines."""
+"""Timers of the controller: what schedule.yml requests, and the systemd units and crontab lines."""
 
 import shlex
 import shutil

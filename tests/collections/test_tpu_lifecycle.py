@@ -145,7 +145,7 @@ def test_the_key_of_a_second_controller_is_added_to_the_other_keys(client, scrip
     assert patch.body == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
-def test_a_change_during_another_one_is_repeated_with_what_that_one_left(client, scripted):
+def test_a_change_that_another_one_blocks_is_repeated_and_keeps_the_other_one(client, scripted):
     spec = replace(DEMO, metadata={"ssh-keys": "b:key2"})
     others = node(metadata={"ssh-keys": "a:key1"})
     busy = error(409, "another operation is in progress", "ABORTED")
@@ -158,7 +158,7 @@ def test_a_change_during_another_one_is_repeated_with_what_that_one_left(client,
     assert patches[-1] == {"metadata": {"ssh-keys": "a:key1\nb:key2"}}
 
 
-def test_a_change_whose_answer_is_lost_is_not_repeated_once_it_is_made(client, scripted):
+def test_a_change_that_was_made_but_whose_answer_was_lost_is_not_repeated(client, scripted):
     spec = replace(DEMO, labels={"a": "2"})
     busy, changed = error(409, "another operation is in progress"), Reply(node(labels={"a": "2"}))
     scripted.script = [Reply(node()), Reply(node()), Drop(), busy, changed, changed]
@@ -190,7 +190,7 @@ def test_a_stop_whose_answer_is_lost_is_waited_for_and_not_repeated(client, scri
 
 
 @pytest.mark.parametrize(("started", "state"), [(False, "STOPPING"), (True, "STARTING")])
-def test_the_wait_for_a_tpu_that_stops_or_starts_already_is_no_change(
+def test_waiting_for_a_tpu_that_is_already_stopping_or_starting_is_not_a_change(
     client, scripted, started, state
 ):
     scripted.script = [Reply(node(state=state))] * 2

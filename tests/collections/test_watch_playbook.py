@@ -245,9 +245,7 @@ def test_only_a_pass_over_all_runs_needs_a_valid_fleet_to_delete_idle_tpus(
     assert len(result["runs"]) == 1
 
 
-def test_a_pass_that_deletes_an_idle_tpu_names_it_and_has_changed_something(
-    local_api, fleet, monkeypatch
-):
+def test_a_pass_that_deletes_an_idle_tpu_names_it_and_is_changed(local_api, fleet, monkeypatch):
     upkeep = SimpleNamespace(run=lambda *_: UpkeepOutcome(["pod"]))
     monkeypatch.setattr(watch_action, "Upkeep", lambda *_: upkeep)
 

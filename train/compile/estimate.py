@@ -114,7 +114,7 @@ def estimate(hlo: str, slice_: Slice, slices: int = 1) -> Estimate:
 
 @dataclass(frozen=True)
 class _Walk:
-    """Addition of the costs of one computation to ``total``."""
+    """Walk through one computation, which adds its costs to ``total``."""
 
     total: Estimate
     slice: Slice

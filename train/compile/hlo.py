@@ -87,7 +87,7 @@ def parse_type(text: str) -> list[Array]:
 
 
 def parse(text: str) -> Computation:
-    """Parse a program, as ``jax.stages.Compiled.as_text`` returns it; return what it runs first."""
+    """Parse the result of ``jax.stages.Compiled.as_text``; return the ENTRY computation."""
     computations: dict[str, Computation] = {}
     entry, current = {}, None
     for line in _joined_lines(text):

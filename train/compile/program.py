@@ -41,7 +41,7 @@ def compile_step(cfg: Config, slice_: Slice, count: int = 1) -> Program:
     """Compile the training step of ``cfg`` for ``count`` slices, each like ``slice_``.
 
     Raises ConfigError if the config does not fit the chips, or if the compiler refuses the step,
-    such as one that needs too much memory. Call ``slices.prepare_environment`` before JAX is
+    for example because it needs too much memory. Call ``slices.prepare_environment`` before JAX is
     imported.
     """
     device_mesh = mesh.make_training_mesh(cfg, slices.devices(slice_, count))

@@ -158,7 +158,7 @@ def read_meta(directory: Path) -> Meta:
 
 
 def _documents_fit(directory: Path, split: str, meta: Meta, count: int) -> bool:
-    """Return whether the files of whole documents, if any, are for ``count`` tokens."""
+    """Return whether the files about whole documents, if any, match a split of ``count`` tokens."""
     if meta.documents == "joined":
         return True
     if meta.documents == "chat" and _size(directory / f"{split}.learned") != count:

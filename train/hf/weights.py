@@ -42,7 +42,7 @@ def export(directory: Path, params: Params, cfg: Config, names: str) -> Path:
     """
     family, merged = check_names(cfg, names), lora.merge(params, cfg)
     parts: dict[str, list[np.ndarray]] = {}
-    # A tensor of several parameters has them in the order of family.names.
+    # If a tensor combines several parameters, they are in the order of family.names.
     for name in sorted(merged, key=[*family.names].index) if family else merged:
         array = np.asarray(gathered(merged[name]))
         if jax.process_index() == 0:
@@ -247,7 +247,7 @@ def _is_transposed(name: str, family: Family | None) -> bool:
 def _stored(
     name: str, array: jax.Array | np.ndarray, cfg: ModelConfig, family: Family | None
 ) -> dict[str, Any]:
-    """Return what files store for a parameter of model.py, by the names of their tensors.
+    """Return the arrays that files store for a parameter of model.py, by the name of their tensor.
 
     The arrays have no padding. With a family, axes of heads are merged, and an array may be only a
     part of its tensor (``_tensor_params``).

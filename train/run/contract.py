@@ -90,7 +90,7 @@ def from_environment(environ: Mapping[str, str], config_path: str, cfg: Config) 
 def check_writable(contract: Contract) -> None:
     """Create the run's directories; raises the errors of ``storage.check_path_writable``.
 
-    Call this before the processes join: a process that exits later makes the others wait.
+    Call this before ``mesh.join``: if a process exits later, the others wait for it.
     """
     for location in (contract.run_dir, contract.checkpoints):
         check_path_writable(location)

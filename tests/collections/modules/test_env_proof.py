@@ -239,7 +239,7 @@ def test_an_environment_is_proven_again_for_another_proof(tmp_path, content, nam
     assert proof == (json.loads(content) if is_valid else None)
 
 
-def test_the_warning_about_a_skipped_proof_names_the_setup_that_does_not_skip_the_worker(
+def test_the_warning_about_a_skipped_proof_suggests_a_setup_that_does_not_skip_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "bin").mkdir()
@@ -254,7 +254,7 @@ def test_the_warning_about_a_skipped_proof_names_the_setup_that_does_not_skip_th
     assert "ansible-playbook setup.yml -e renew=true" in warning
 
 
-def test_a_slice_whose_devices_are_in_use_suggests_to_end_a_run_or_a_stray(
+def test_the_error_about_devices_in_use_says_how_to_end_a_run_or_a_stray(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(slice_proof, "holders", lambda _glob: ["pid 5 holds /dev/accel0"])

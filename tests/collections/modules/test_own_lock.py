@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from tests.collections.package_index import publish, variables
 
-#: What setup.yml refuses beside jax_lock, if group_vars set it.
+#: Options that clear the variables that setup.yml refuses together with jax_lock.
 CLEARED = "-e requirements= -e worker_extras="
 
 

@@ -62,7 +62,7 @@ def test_a_failed_push_counts_as_a_failure_of_the_worker():
     assert failures(answers) == ["w1: no space left", "w2: can't be reached: ssh: No route to host"]
 
 
-def test_a_worker_without_the_release_is_a_failure_if_it_gives_no_second_answer():
+def test_a_worker_that_lacked_the_release_fails_if_it_gives_no_second_answer():
     bare = ready() | {"release_is_missing": True, "info": {}}
 
     assert failures(start_answers(["w0"], {"w0": bare}, {}, {})) == ["w0: no answer"]

@@ -155,12 +155,12 @@ def test_the_active_run_is_followed_from_the_end_of_the_last_answer(follow):
     assert (result["run"], result["state"]) == ("mine", "done")
 
 
-def test_a_failed_module_ends_the_following_with_its_error(follow):
+def test_run_follow_ends_with_the_error_of_a_failed_module(follow):
     with pytest.raises(AnsibleActionFail, match="there is no run mine"):
         follow({"failed": True, "msg": "there is no run mine"}, run="mine")
 
 
-def test_an_entry_of_a_fork_is_shown_when_its_line_is_complete(tmp_path):
+def test_an_entry_in_the_file_of_a_fork_is_read_only_when_its_line_is_complete(tmp_path):
     file, bytes_read = tmp_path / "0.jsonl", {"w0": 0}
     file.write_text('{"lines": ["a"]}\n{"lin')
     assert run_follow.new_entries(file, bytes_read, "w0") == [{"lines": ["a"]}]

@@ -87,7 +87,7 @@ def test_the_report_shows_archived_runs(tmp_path):
     ],
     ids=["a worker's report", "a preempted TPU", "a READY TPU"],
 )
-def test_a_report_shows_what_the_inventory_and_the_workers_say(tmp_path, answers, tpu_state, text):
+def test_a_report_shows_errors_of_workers_and_the_state_of_tpus(tmp_path, answers, tpu_state, text):
     paths = {name: str(tmp_path / name) for name in ("path", "fleet_state", "directory", "cache")}
     store = RunStore.of(paths["fleet_state"])
     store.change("mine", 0, record_fields(workers=1), Event(EventKind.LAUNCHED))

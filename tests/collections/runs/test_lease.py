@@ -90,7 +90,7 @@ def test_a_lease_is_stored_with_its_holder_and_its_end(lease, documents):
     assert (lease.name, lease.fence, stored["generation"]) == ("x", 1, 1)
 
 
-def test_the_time_in_which_the_computer_sleeps_counts_where_a_clock_measures_it(monkeypatch):
+def test_seconds_since_boot_include_sleep_if_the_system_has_a_clock_for_it(monkeypatch):
     monkeypatch.setattr(time, "clock_gettime", lambda clock: clock)
 
     assert seconds_since_boot() == time.CLOCK_BOOTTIME

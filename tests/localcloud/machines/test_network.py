@@ -72,7 +72,7 @@ def test_the_routes_of_a_vpn_for_all_traffic_use_no_subnet(monkeypatch):
     assert free_subnet(network._routes()) == IPv4Network("198.18.4.0/22")
 
 
-def test_a_cloud_whose_subnet_is_in_use_is_removed_only_after_a_question(monkeypatch):
+def test_the_error_about_a_subnet_in_use_suggests_no_removal_without_a_question(monkeypatch):
     requested = IPv4Network("198.18.0.0/22")
     monkeypatch.setattr(network, "_existing_subnet", lambda _cloud: None)
     monkeypatch.setattr(network, "_routes", lambda: [requested])

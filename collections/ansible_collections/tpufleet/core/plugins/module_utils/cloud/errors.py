@@ -102,7 +102,8 @@ class Different(CloudError):
 class QuotaError(CloudError):
     """The project's quota is used up; waiting does not help.
 
-    ``is_of_chips`` is false if Compute Engine reports it: its quotas are of disks and addresses.
+    ``is_of_chips`` is false if Compute Engine reports the error: it has quotas of disks and
+    addresses.
     """
 
     reason = "quota"

@@ -36,8 +36,8 @@ _HOST_NAME_ENTRY = "hostname"
 #: Seconds to wait for the host keys, which guests may publish only after the TPU is READY.
 HOST_KEYS_TIMEOUT_S = 120.0
 
-#: Number of earlier pauses after which Polling.pause waits for at least 3 s. If guest attributes
-#: are read more than ten times a minute, Google may remove those that the guest is writing:
+#: Number of pauses to skip (Polling.pause), so that the first one takes 3 s and there are at most
+#: ten reads a minute. If there are more, Google may remove attributes that the guest is writing:
 #: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes.
 _SLOW_PAUSE = 7
 

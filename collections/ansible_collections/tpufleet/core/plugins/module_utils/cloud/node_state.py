@@ -86,7 +86,8 @@ def ensure_present(api: TpuApi, spec: NodeSpec, options: ChangeOptions) -> Outco
             api.patch_node(spec.zone, spec.name, differences.patch, differences.mask, deadline)
             break
         except errors.AlreadyExists:
-            # Google refuses a change during another one, which may have added ssh keys.
+            # Google refuses a change while another one is in progress. That one may add ssh keys,
+            # so compare again.
             api.polling.pause(f"change TPU {spec.where}", pauses, deadline)
             pauses += 1
             differences = compare(attachable_spec, wait_ready())

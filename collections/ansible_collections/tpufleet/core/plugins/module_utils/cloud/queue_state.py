@@ -218,7 +218,7 @@ def _delete(
         except errors.InvalidRequest:
             if request.state != "ACTIVE" or _has_tpus(api, request):
                 raise
-            # Google can refuse the deletion until some time after the TPUs are gone.
+            # Google can still refuse the deletion for some time after the TPUs are gone.
             return None
 
     def read() -> CurrentResource | None:

@@ -106,7 +106,7 @@ class QuotaExplainer:
     def explain(self, error: errors.QuotaError, spec: NodeSpec) -> errors.QuotaError:
         """Return the quota error ``error`` with the resources that hold the quota added.
 
-        An error about another quota than that of chips is returned as it is. ``spec`` is the TPU to
+        An error about a quota that is not of chips is returned unchanged. ``spec`` is the TPU to
         create.
         """
         if not error.is_of_chips:

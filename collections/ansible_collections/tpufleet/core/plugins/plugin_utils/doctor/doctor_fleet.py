@@ -246,7 +246,7 @@ def bucket_reply_findings(
         yield unknown(
             check,
             f"{url} can be read with these credentials, but not written. Publishing the report "
-            "there needs more; whether workers can write is checked by each launch",
+            "there needs permission to write; each launch checks whether workers can write",
         )
     if has_records:
         return

@@ -146,8 +146,8 @@ def run_statuses(
 ) -> list[RunStatus]:
     """Return the status of each run.
 
-    These are all runs that a worker reports. Of the other runs with a record, they are those in
-    ``stored``, and the wanted ones whose TPU is not READY.
+    Includes all runs that a worker reports, and two kinds of other runs with a record: those in
+    ``stored``, and wanted runs whose TPU is not READY.
 
     Args:
         workers: the status of each worker and run.

@@ -252,8 +252,8 @@ def pass_text(state: RunState, causes: Iterable[Cause], action: str = "", error:
 def changed_launch_text(run: str, fields: Iterable[str], *, check: bool) -> str:
     """Format a warning that a launch differs in ``fields`` from the last launch of the run.
 
-    Only in check mode (``check``), the warning suggests restart.yml, which repeats the recorded
-    launch: afterwards, the record has this launch.
+    In check mode (``check``), the warning suggests restart.yml, which repeats the recorded launch.
+    Otherwise this launch has replaced the last one in the record, so restart.yml cannot repeat it.
     """
     names = " and ".join(_LAUNCH_FIELDS.get(name, name) for name in fields)
     fix = "If you did not intend this, launch the run again with the earlier settings"

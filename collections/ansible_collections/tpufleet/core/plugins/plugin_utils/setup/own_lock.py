@@ -125,14 +125,14 @@ def own_lock(
 def setup_with_lock(lock: Path) -> str:
     """Return the command that sets workers up with a lock file.
 
-    It clears the inventory's requirements, which setup.yml refuses beside a lock file.
+    It clears the inventory's requirements, which setup.yml refuses together with a lock file.
     """
     lock_option = _extra_var("jax_lock", lock)
     return f"ansible-playbook setup.yml {lock_option} -e requirements= -e worker_extras="
 
 
 def _extra_var(name: str, path: Path) -> str:
-    """Return an option ``-e NAME=PATH``, quoted for the shell and, inside, for Ansible."""
+    """Return an option ``-e NAME=PATH``, with PATH quoted for Ansible, and then for the shell."""
     return f"-e {shlex.quote(f'{name}={shlex.quote(str(path))}')}"
 
 

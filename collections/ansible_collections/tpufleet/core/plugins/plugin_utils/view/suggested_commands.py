@@ -1,4 +1,4 @@
-"""Adds the inventory options of this ansible-playbook call to Ansible's commands in its messages.
+"""Inventory options of this ansible-playbook call, for the Ansible commands that it suggests.
 
 A module or role does not know the inventory options. Without them, a suggested command such as
 ``ansible-playbook setup.yml`` would act on the default inventory, which may be another fleet.
@@ -47,7 +47,7 @@ def fleet_options(arguments: Mapping[str, Any], default_inventory: Sequence[str]
 
 
 def with_fleet_options(text: str, options: str) -> str:
-    """Return ``text`` with ``options`` added to each of Ansible's commands in it."""
+    """Return ``text`` with ``options`` added to each Ansible command in it."""
     if not options:
         return text
     return _COMMAND.sub(lambda match: f"{match[0]}{options} ", text)
