@@ -1,4 +1,4 @@
-"""The mutation check: its minimum score, and the tests that it leaves out; without mutmut."""
+"""The mutation check: its minimum score, and the tests that it excludes; without mutmut."""
 
 import tomllib
 
@@ -7,7 +7,7 @@ import pytest
 from tests.mutation_check import MIN_SCORE, ROOT, score_error
 
 
-def test_the_tests_that_the_check_leaves_out_exist():
+def test_the_tests_that_the_check_excludes_exist():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
     options = settings["pytest_add_cli_args"]
     left_out = [option.partition("=")[2] for option in options if option.startswith("--deselect=")]

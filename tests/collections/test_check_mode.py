@@ -118,7 +118,7 @@ def create_resources(api: LocalApi) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """What a run of a module reported, and how many changes the API got."""
+    """The result of a module, and the number of changes that it requested from the API."""
 
     changed: bool
     requests: int

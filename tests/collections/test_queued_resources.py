@@ -258,7 +258,7 @@ def test_a_living_request_that_differs_is_never_changed(api, local_api, count, s
     differences = "accelerator_type is v4-8, expected v4-16; tier is spot"
     with pytest.raises(Different, match=differences) as error:
         ensure_requested(api, other, ChangeOptions())
-    # The playbook deletes a queued resource only by the name of its only TPU.
+    # delete.yml finds a queued resource by its TPU, and only if it has no other TPU.
     assert ("playbooks/delete.yml" in str(error.value)) == suggests_playbook
     assert changes(local_api, "queuedResources") == before
 

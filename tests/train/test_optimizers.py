@@ -125,7 +125,7 @@ def test_the_gradient_norm_is_over_trained_parameters(partly_frozen: Config):
             {"optimizer": {"frozen": ["tokens"]}},
             "optimizer.frozen: 'tokens' matches nothing; allowed: head_dv, l_down_fd, ",
         ),
-        ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: leaves no parameter to train"),
+        ({"optimizer": {"frozen": ["*"]}}, "optimizer.frozen: freezes every parameter"),
         (
             {"lora": {"rank": 2, "targets": ["l_up_f"]}},
             "lora.targets: 'l_up_f' matches nothing; allowed: l_down_fd, l_k_dge, l_out_hed, ",

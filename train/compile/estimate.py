@@ -86,7 +86,7 @@ class Estimate:
 
     @property
     def exposed(self) -> float:
-        """Seconds of the collectives that computation waits for."""
+        """Seconds of the collectives that do not overlap with computation."""
         return self._communicating("ICI", is_overlapped=False)
 
     def _total(self, other: float) -> float:

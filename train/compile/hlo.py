@@ -30,9 +30,9 @@ class Instruction:
     literal: str
     """The text between the parentheses: operands, a parameter's number or a constant's value."""
     attributes: str
-    computation: "Computation" = field(repr=False)
+    computation: "Computation" = field(repr=False, compare=False)
     """The computation that contains the instruction."""
-    computations: dict[str, "Computation"] = field(repr=False)
+    computations: dict[str, "Computation"] = field(repr=False, compare=False)
     """All computations of the program, by name."""
 
     @cached_property
@@ -42,7 +42,7 @@ class Instruction:
 
     @cached_property
     def operands(self) -> list["Instruction"]:
-        """The instructions whose results are the operands."""
+        """The instructions that compute the operands."""
         names = re.findall(r"%([\w.\-]+)", self.literal)
         return [self.computation[name] for name in names if name in self.computation]
 
@@ -87,7 +87,7 @@ def parse_type(text: str) -> list[Array]:
 
 
 def parse(text: str) -> Computation:
-    """Parse the result of ``jax.stages.Compiled.as_text``; return the ENTRY computation."""
+    """Parse a program from ``jax.stages.Compiled.as_text``; return its ENTRY computation."""
     computations: dict[str, Computation] = {}
     entry, current = {}, None
     for line in _joined_lines(text):

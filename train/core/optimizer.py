@@ -101,7 +101,7 @@ def check(cfg: Config) -> None:
     Uses only shapes, so it needs no device.
     """
     if not trainable_names(jax.eval_shape(lambda: lora.init_params(cfg)), cfg):
-        raise ConfigError("optimizer.frozen: leaves no parameter to train. Freeze fewer")
+        raise ConfigError("optimizer.frozen: freezes every parameter. Freeze fewer")
 
 
 def _matrix_axes(params: Params) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _is_transposed(name: str, family: Family | None) -> bool:
 def _stored(
     name: str, array: jax.Array | np.ndarray, cfg: ModelConfig, family: Family | None
 ) -> dict[str, Any]:
-    """Return the arrays that files store for a parameter of model.py, by the name of their tensor.
+    """Return the arrays to export for one parameter of model.py, by tensor name.
 
     The arrays have no padding. With a family, axes of heads are merged, and an array may be only a
     part of its tensor (``_tensor_params``).

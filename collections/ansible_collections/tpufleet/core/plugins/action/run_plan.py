@@ -178,8 +178,8 @@ class ActionModule(ActionBase):
         record_launch() does not record a run whose workers must be checked first. ``ready`` are the
         READY TPUs. ``unlisted`` are the zones whose TPUs could not be listed.
         """
-        # Only the command line may move a run to other checkpoints: after a change of the
-        # inventory, the run would start from step 0.
+        # Only -e checkpoints= moves a run to other checkpoints. A changed inventory does not,
+        # because the run would start again from step 0.
         has_chosen_checkpoints = "checkpoints" in load_extra_vars(self._loader)
 
         def record_one(

@@ -194,7 +194,7 @@ def prune(
 def _unneeded(
     releases: Path, cached: Mapping[str, float], records: Records, now: float
 ) -> list[str]:
-    """Return the releases to delete; renew the modification time of needed ones.
+    """Return the releases to delete; set the modification time of needed ones to the present.
 
     ``cached`` maps each cached release to its modification time in unix seconds. A release is
     needed if the record of a run that is not done names it. Of the others, the newest

@@ -77,7 +77,7 @@ class Sources:
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def option(self) -> str:
-        """Return the options of setup.yml that select these sources, for messages."""
+        """Return the options of setup.yml with these requirements, to show in messages."""
         options = [_extra_var("requirements", self.requirements)] if self.requirements else []
         if self.extras:
             options.append(f"-e {shlex.quote(json.dumps({'worker_extras': self.extras}))}")
@@ -132,7 +132,7 @@ def setup_with_lock(lock: Path) -> str:
 
 
 def _extra_var(name: str, path: Path) -> str:
-    """Return an option ``-e NAME=PATH``, with PATH quoted for Ansible, and then for the shell."""
+    """Format ``-e NAME=PATH``: PATH is quoted for Ansible, and the whole value for the shell."""
     return f"-e {shlex.quote(f'{name}={shlex.quote(str(path))}')}"
 
 
